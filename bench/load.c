@@ -749,7 +749,7 @@ static int run_timed(void)
            "\"client_cpu\": %.6f, ",
            took, proxy, p1.user - p0.user, o1.cpu - o0.cpu, own_cpu() - cpu);
     if (L.mode == MODE_BULK)
-        printf("\"gb\": %.4f, \"cpu_s_per_gb\": %.5f, \"gb_per_s\": %.3f, ", (double)bytes / 1e9,
+        printf("\"gb\": %.6f, \"cpu_s_per_gb\": %.5f, \"gb_per_s\": %.3f, ", (double)bytes / 1e9,
                proxy / ((double)bytes / 1e9), (double)bytes / 1e9 / took);
     else
         printf("\"done\": %" PRIu64 ", \"cpu_us_each\": %.3f, \"per_s\": %.0f, ", done,

@@ -120,8 +120,8 @@ def small_snapshot():
     return snapshot({"p": {"routes": routes, "default_action": {"type": "direct"}}})
 
 
-def snapshot(policies, users=None, version=1):
-    me = {USER: {"password": PASSWORD, "policy": next(iter(policies))}}
+def snapshot(policies, users=None, version=1, **more):
+    me = {USER: {"password": PASSWORD, "policy": next(iter(policies)), **more}}
     return json.dumps({"schema_version": 1, "version": version, "users": me | (users or {}),
                        "routing_policies": policies}, separators=(",", ":"))
 
@@ -296,13 +296,31 @@ class ToUpstream:
 class CulvertUpstream(ToUpstream, Culvert):
     note = "one worker; everything on; all traffic to an upstream"
 
+    def egress(self):
+        return {"type": "upstream", "backend": self.backend(self.upstream.port)}
+
+    @staticmethod
+    def backend(port):
+        return {"kind": "socks5", "addr": f"127.0.0.1:{port}"}
+
     def command(self):
         document = json.loads(small_snapshot())
         document["routing_policies"]["p"]["default_action"] = {"type": "egress", "egress": "up"}
-        document["egresses"] = {"up": {"type": "upstream", "backend": {
-            "kind": "socks5", "addr": f"127.0.0.1:{self.upstream.port}"}}}
+        document["egresses"] = {"up": self.egress()}
         self.document = json.dumps(document)
         return super().command()
+
+
+class CulvertChain(CulvertUpstream):
+    """The upstream as second member of a chain; where the first one should be nobody listens."""
+
+    name = "culvert, chain"
+    note = "the same by a chain whose first member is dead"
+
+    def egress(self):
+        return {"type": "chain", "members": [
+            {"id": "dead", "priority": 1, "backend": self.backend(free_port())},
+            {"id": "alive", "priority": 2, "backend": self.backend(self.upstream.port)}]}
 
 
 class V2rayUpstream(ToUpstream, V2ray):
@@ -400,7 +418,7 @@ class V2rayTls(BehindTls, V2ray):
                               "keyFile": f"{self.certificate}/key.pem"}]}}}
 
 
-UPSTREAM = [CulvertUpstream, V2rayUpstream]
+UPSTREAM = [CulvertUpstream, CulvertChain, V2rayUpstream]
 UDP = [Culvert, V2ray, Dante]
 TLS = [CulvertTls, HaproxyTls, V2rayTls]
 ALL = [Culvert, CulvertDefault, Floor, Haproxy, HaproxySplice, Microsocks, V2ray, Dante]

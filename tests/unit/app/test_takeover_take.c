@@ -67,8 +67,6 @@ static void *giver_main(void *arg)
 {
     (void)arg;
     cv_loop_run(t_loop);
-    cv_giver_free(t_giver);
-    cv_loop_free(t_loop);
     return NULL;
 }
 
@@ -91,6 +89,8 @@ static void end_giver(void)
 {
     cv_loop_stop(t_loop);
     pthread_join(t_thread, NULL);
+    cv_giver_free(t_giver);
+    cv_loop_free(t_loop);
 }
 
 static void end(void)
