@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from node import recv_all, recv_exact, socks_auth, socks_greeting, socks_reply, socks_request, wait_for
+from node import Origin, recv_all, recv_exact, socks_auth, socks_greeting, socks_reply, socks_request, wait_for
 from pki import Authority, Tls, context
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -240,3 +240,56 @@ backend out
         haproxy.terminate()
         haproxy.wait()
         haproxy.stderr.close()
+
+
+# --- the SNI gateway behind a proxy ---
+
+@pytest.mark.parametrize("glued", [True, False])
+def test_sni_listener(start, glued):
+    from test_sniff import client_hello
+    hello = client_hello("localhost")
+
+    def answer(conn):
+        assert recv_exact(conn, len(hello)) == hello
+        conn.sendall(b"seen")
+
+    with Origin(answer) as origin:
+        node = start(listeners=[{"name": "main", "protocol": "sni", "listen": "127.0.0.1:0", "identity": "u", "origins": ["localhost"],
+                                 "origin_port": origin.port, "proxy_protocol": {"from": ["127.0.0.1"]}}])
+        for header, want in ((v1(), "203.0.113.9:5000"), (v2("2001:db8::7", "::1", tlvs=tlv(2, b"localhost")), "[2001:db8::7]:5000")):
+            with node.connect() as s:
+                for part in ([header + hello] if glued else [header, hello[:50], hello[50:]]):
+                    s.sendall(part)
+                    node.status()
+                assert recv_exact(s, 4) == b"seen"
+            record = node.wait_records(1, client_addr=want)[0]
+            assert record["protocol"] == "sni" and record["target_host"] == "localhost"
+        with node.connect() as s:
+            s.sendall(hello)
+            expect_closed(s)
+        assert node.wait_records(1, failure_stage="parse")
+
+
+def test_datagrams_come_from_the_client(start, lists):
+    """Not from the proxy: what a header says holds for an association, too."""
+    node = start(listeners=lists)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as origin, socket.create_connection(
+            ("127.0.0.1", node.port), timeout=20, source_address=("127.0.0.2", 0)) as s:
+        origin.bind(("127.0.0.1", 0))
+        origin.settimeout(20)
+        s.sendall(v1(src="127.0.0.3") + socks_greeting("u") + socks_auth("u", "p") + socks_request("0.0.0.0", 0, command=3))
+        assert recv_exact(s, 4) == b"\x05\x02\x01\x00"
+        code, host, port = socks_reply(s)
+        assert (code, host) == (0, "127.0.0.1")
+        head = b"\0\0\0\x01" + socket.inet_aton("127.0.0.1") + origin.getsockname()[1].to_bytes(2, "big")
+        for source in ("127.0.0.2", "127.0.0.3"):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as u:
+                u.settimeout(20)
+                u.bind((source, 0))
+                u.sendto(head + source.encode(), (host, port))
+                if source == "127.0.0.2":
+                    continue
+                data, peer = origin.recvfrom(100)
+                assert data == b"127.0.0.3"  # and the other one never came
+                origin.sendto(b"back", peer)
+                assert u.recv(100).endswith(b"back")

@@ -5,7 +5,7 @@
 #include "inbound/detect.h"
 
 static struct {
-    char protocol; /* 's', 'h' or 0 */
+    char protocol; /* 's', 'h', 'n' or 0 */
     struct cv_stream *stream;
     uint8_t early[CV_INBOUND_EARLY_MAX];
     size_t early_len;
@@ -44,6 +44,11 @@ void cv_socks5_serve(const struct cv_inbound *in)
 void cv_http_serve(const struct cv_inbound *in)
 {
     serve_as('h', in);
+}
+
+void cv_sni_serve(const struct cv_inbound *in)
+{
+    serve_as('n', in);
 }
 
 static void served_end(void)
@@ -499,6 +504,8 @@ static const struct proxy_row proxy_rows[] = {
     PR("v2 local", SOCKS5, false, V2("\x20", "\0", "\0\0") "\x05", 's', "\x05", "192.0.2.1:4242"),
     PR("before TLS", HTTP, true, "PROXY TCP4 203.0.113.9 10.0.0.1 5000 1080\r\n\x16TLSGET", 'h',
        "GET", "203.0.113.9:5000"),
+    PR("before an SNI listener's hello", SNI, false, "PROXY UNKNOWN\r\n\x16\x03\x01", 'n',
+       "\x16\x03\x01", "192.0.2.1:4242"),
     PR("none", SOCKS5, false, "\x05\x01\x02", 0, NULL, "192.0.2.1:4242", CV_E_PROTO),
     PR("TLS without", SOCKS5, true, "\x16TLS", 0, NULL, "192.0.2.1:4242", CV_E_PROTO),
     PR("garbage", MIXED, false, "PROXY TCP4 203.0.113.9 10.0.0.1 5000\r\n\x05", 0, NULL,
