@@ -199,17 +199,19 @@ static void settle(void)
     T_INT_EQ(cv_gauge_get(&rig.conf->stats->row.active), 0);
 }
 
+typedef bool (*talk_fn)(const char *wish, size_t len);
+
 /* 'wish' with each fallible call failing in turn; afterwards an untouched run must succeed. */
-static void torture(const char *wish, size_t len)
+static void torture_by(talk_fn talk_by, const char *wish, size_t len)
 {
-    T_OK(talk(wish, len));
+    T_OK(talk_by(wish, len));
     settle();
     size_t ios = cv_loop_io_count(rig.worker->loop);
     uint64_t nth = 0, refused = 0;
     bool touched = true;
     while (touched && nth < 5000) {
         cv_torture_arm(++nth);
-        bool good = talk(wish, len);
+        bool good = talk_by(wish, len);
         settle();
         touched = cv_torture_count() >= nth;
         cv_torture_arm(0);
@@ -217,7 +219,7 @@ static void torture(const char *wish, size_t len)
         T_OK(good || touched);
         if (!good) {
             /* The accept may be pausing; the node must come back by itself. */
-            T_OK(talk(wish, len));
+            T_OK(talk_by(wish, len));
             settle();
         }
         T_INT_EQ(cv_loop_io_count(rig.worker->loop), ios);
@@ -225,6 +227,11 @@ static void torture(const char *wish, size_t len)
     T_OK(nth > 10 && nth < 5000);
     T_OK(refused > 3);
     printf("# %ju calls, %ju of them end the session\n", (uintmax_t)nth - 1, (uintmax_t)refused);
+}
+
+static void torture(const char *wish, size_t len)
+{
+    torture_by(talk, wish, len);
 }
 
 /* The wish of a client that says all at once; the origin's port is known after rig_start(). */
@@ -350,6 +357,99 @@ static void test_sni(void)
     rig_end();
 }
 
+/* -- UDP: an association whose datagram is sent again until its answer comes -- */
+
+static int udp_loopback(uint16_t *ret_port)
+{
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(sa);
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, len) != 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &len) != 0)
+        abort();
+    *ret_port = ntohs(sa.sin_port);
+    return fd;
+}
+
+static void echo(int fd)
+{
+    struct sockaddr_in from;
+    socklen_t len = sizeof(from);
+    char data[256];
+    ssize_t n = recvfrom(fd, data, sizeof(data), 0, (struct sockaddr *)&from, &len);
+    if (n >= 0)
+        (void)sendto(fd, data, (size_t)n, 0, (struct sockaddr *)&from, len);
+}
+
+/* Read the answers to greeting, login and request. False: the connection is over, or refused. */
+struct answers {
+    uint8_t got[14];
+    size_t have;
+};
+static bool associated(struct answers *a, int control, struct sockaddr_in *ret_relay,
+                       bool *ret_over)
+{
+    ssize_t n = read(control, a->got + a->have, sizeof(a->got) - a->have);
+    *ret_over = n == 0 || (n < 0 && errno != EAGAIN);
+    a->have += n > 0 ? (size_t)n : 0;
+    if (a->have < sizeof(a->got))
+        return false;
+    *ret_relay = (struct sockaddr_in){.sin_family = AF_INET};
+    memcpy(&ret_relay->sin_addr, a->got + 8, 4);
+    memcpy(&ret_relay->sin_port, a->got + 12, 2);
+    *ret_over = a->got[5] != 0;
+    return a->got[5] == 0;
+}
+
+static bool talk_udp(const char *wish, size_t len)
+{
+    uint16_t origin_port, own_port;
+    int origin = udp_loopback(&origin_port), fd = udp_loopback(&own_port);
+    int control = client_connect();
+    struct answers answers = {0};
+    struct sockaddr_in relay;
+    uint8_t dgram[] = "\0\0\0\x01\x7f\0\0\x01\0\0hello";
+    bool said = false, ready = false, over = false, good = false;
+    int64_t end = cv_clock_mono_ms() + 20000, again = 0;
+    dgram[8] = (uint8_t)(origin_port >> 8);
+    dgram[9] = (uint8_t)origin_port;
+    while (!over && !good && cv_clock_mono_ms() < end) {
+        cv_loop_turn(rig.worker->loop, 1);
+        echo(origin);
+        if (!said)
+            said = write(control, wish, len) == (ssize_t)len;
+        if (!ready) {
+            ready = associated(&answers, control, &relay, &over);
+            continue;
+        }
+        if (cv_clock_mono_ms() >= again) {
+            (void)sendto(fd, dgram, sizeof(dgram) - 1, 0, (struct sockaddr *)&relay, sizeof(relay));
+            again = cv_clock_mono_ms() + 50;
+        }
+        uint8_t reply[64];
+        ssize_t n = recv(fd, reply, sizeof(reply), 0);
+        good = n == (ssize_t)sizeof(dgram) - 1 && memcmp(reply, dgram, (size_t)n) == 0;
+        char c;
+        n = read(control, &c, 1);
+        over = n == 0 || (n < 0 && errno != EAGAIN);
+    }
+    T_OK(cv_clock_mono_ms() < end);
+    close(control);
+    close(fd);
+    close(origin);
+    return good;
+}
+
+static void test_udp(void)
+{
+    static const char wish[] = "\x05\x01\x02\x01\x01u\x01p\x05\x03\x00\x01\0\0\0\0\0\0";
+    rig_start();
+    torture_by(talk_udp, wish, sizeof(wish) - 1);
+    T_INT_EQ(rig.worker->dgram_budget.used, 0);
+    T_INT_EQ(cv_gauge_get(&rig.node.stats.udp_associations), 0);
+    rig_end();
+}
+
 int main(void)
 {
     cv_log_configure(CV_LOG_ERROR, CV_LOG_TEXT);
@@ -363,5 +463,6 @@ int main(void)
     T_RUN(test_socks5_observe);
     T_RUN(test_connect_observe);
     T_RUN(test_sni);
+    T_RUN(test_udp);
     return t_done();
 }
