@@ -523,5 +523,7 @@ def test_curl_and_openssl(start, pem, mode):
             assert got.stdout.endswith(b"ok\n"), got
     # A client that closes before the origin's close_notify comes ends its session by a reset.
     found = node.wait_records(4, egress="direct")
-    assert [r.get("sniffed_host") for r in found] == ["curl.example", "curl12.example", "openssl.example", None]
-    assert found[3]["sniff_outcome"] == "unsupported"
+    # Workers write for themselves: sessions that end at about the same time have no order among them.
+    named = {r.get("sniffed_host"): r for r in found}
+    assert len(found) == 4 and set(named) == {"curl.example", "curl12.example", "openssl.example", None}
+    assert named[None]["sniff_outcome"] == "unsupported"
