@@ -17,14 +17,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_ip(const struct cv_ip *ip)
 {
     char text[CV_IP_STRLEN];
-    struct cv_ip again, any, inner;
+    struct cv_ip again, any, inner[CV_IP_EMBEDDED_MAX];
     cv_ip_format(ip, text);
     CV_ASSERT(strlen(text) < CV_IP_STRLEN);
     CV_ASSERT(cv_ip_parse(text, strlen(text), &again) == 0 && cv_ip_equal(ip, &again));
     CV_ASSERT(cv_ip_parse_any(text, strlen(text), &any) == 0 && cv_ip_equal(ip, &any));
-    if (cv_ip_embedded4(ip, &inner)) {
-        CV_ASSERT(ip->family == CV_AF_IP6 && inner.family == CV_AF_IP4);
-        CV_ASSERT(cv_ip_class(ip) != CV_IP_GLOBAL || cv_ip_class(&inner) == CV_IP_GLOBAL);
+    size_t n = cv_ip_embedded4(ip, inner);
+    CV_ASSERT(n <= CV_IP_EMBEDDED_MAX);
+    for (size_t i = 0; i < n; i++) {
+        CV_ASSERT(ip->family == CV_AF_IP6 && inner[i].family == CV_AF_IP4);
+        CV_ASSERT(cv_ip_class(ip) != CV_IP_GLOBAL || cv_ip_class(&inner[i]) == CV_IP_GLOBAL);
     }
     struct cv_prefix self = {*ip, ip->family == CV_AF_IP4 ? 32 : 128};
     CV_ASSERT(cv_prefix_is_special(&self) == (cv_ip_class(ip) != CV_IP_GLOBAL));
