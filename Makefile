@@ -50,7 +50,7 @@ install: all
 	@DESTDIR="$(DESTDIR)" meson install -C $(BUILD) --no-rebuild
 
 format:
-	@clang-format -i $$(git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'fuzz/*.[ch]' 'bench/*.[ch]')
+	@clang-format-19 -i $$(git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'fuzz/*.[ch]' 'bench/*.[ch]')
 
 clean:
 	@rm -rf $(BUILD) $(BUILD)-*

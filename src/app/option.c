@@ -13,9 +13,7 @@
 #define DAY    (24 * HOUR)
 
 #define SECTION(rows, type, text)                                                                  \
-    {                                                                                              \
-        .options = (rows), .n = CV_ARRAY_SIZE(rows), .size = sizeof(type), .help = (text)          \
-    }
+    {.options = (rows), .n = CV_ARRAY_SIZE(rows), .size = sizeof(type), .help = (text)}
 #define AT(type, member) .offset = offsetof(type, member)
 #define LIST_MAX         256
 

@@ -340,14 +340,8 @@ struct class_entry {
     enum cv_ip_class cls;
 };
 
-#define P4(len, cls, ...)                                                                          \
-    {                                                                                              \
-        {{CV_AF_IP4, {__VA_ARGS__}}, len}, cls                                                     \
-    }
-#define P6(len, cls, ...)                                                                          \
-    {                                                                                              \
-        {{CV_AF_IP6, {__VA_ARGS__}}, len}, cls                                                     \
-    }
+#define P4(len, cls, ...) {{{CV_AF_IP4, {__VA_ARGS__}}, len}, cls}
+#define P6(len, cls, ...) {{{CV_AF_IP6, {__VA_ARGS__}}, len}, cls}
 
 /* Longest match wins. From the IANA special-purpose address registries; what they call globally
  * reachable is CV_IP_GLOBAL, "N/A" is not. */

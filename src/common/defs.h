@@ -18,7 +18,7 @@
 #define CV_ARRAY_SIZE(a)     (sizeof(a) / sizeof((a)[0]))
 
 /* The object of 'type' whose 'member' is at 'ptr'. */
-#define CV_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define CV_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 
 #define CV_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CV_MAX(a, b) ((a) > (b) ? (a) : (b))

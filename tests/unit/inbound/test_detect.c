@@ -222,10 +222,7 @@ struct row {
 };
 
 static const struct row rows[] = {
-#define ROW(l, tls, in, ...)                                                                       \
-    {                                                                                              \
-        CV_LISTENER_##l, tls, sizeof(in) - 1, in, __VA_ARGS__                                      \
-    }
+#define ROW(l, tls, in, ...) {CV_LISTENER_##l, tls, sizeof(in) - 1, in, __VA_ARGS__}
     ROW(MIXED, false, "\x05\x01", 's', "\x05\x01", 0, NULL),
     ROW(MIXED, false, "GET /", 'h', "GET /", 0, NULL),
     ROW(MIXED, false, "z", 'h', "z", 0, NULL),
@@ -485,10 +482,7 @@ struct proxy_row {
 };
 
 static const struct proxy_row proxy_rows[] = {
-#define PR(what, l, tls, in, ...)                                                                  \
-    {                                                                                              \
-        what, CV_LISTENER_##l, tls, sizeof(in) - 1, in, __VA_ARGS__                                \
-    }
+#define PR(what, l, tls, in, ...) {what, CV_LISTENER_##l, tls, sizeof(in) - 1, in, __VA_ARGS__}
     PR("v1", SOCKS5, false, "PROXY TCP4 203.0.113.9 10.0.0.1 5000 1080\r\n\x05\x01", 's',
        "\x05\x01", "203.0.113.9:5000"),
     PR("v1 of IPv6", HTTP, false, "PROXY TCP6 2001:db8::1 ::1 5000 1080\r\nGET", 'h', "GET",

@@ -342,7 +342,7 @@ static struct cv_happy *race_begin(const struct race *r)
     }
     struct cv_happy_conf conf = {.prefer = r->prefer, .timeout_ms = 10000};
     struct cv_happy *h = NULL;
-    if (raced_start(NULL, &conf, &target, refuse_x, on_raced, (void *)(uintptr_t) "arg", &h) != 0)
+    if (raced_start(NULL, &conf, &target, refuse_x, on_raced, (void *)(uintptr_t)"arg", &h) != 0)
         abort();
     T_OK(!over); /* never from inside */
     return h;

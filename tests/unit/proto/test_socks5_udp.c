@@ -7,10 +7,7 @@ struct bytes {
     size_t len;
     const char *b;
 };
-#define B(s)                                                                                       \
-    {                                                                                              \
-        sizeof(s) - 1, s                                                                           \
-    }
+#define B(s) {sizeof(s) - 1, s}
 
 static void test_parse(void)
 {
