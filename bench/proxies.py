@@ -160,6 +160,14 @@ direct: {{ allow: ["127.0.0.0/8"] }}
         return [self.binary, "run", "-c", config]
 
 
+    def succeed(self):
+        """Start a process that takes over from the one that runs; the old one, which drains."""
+        old = self.process
+        self.process = subprocess.Popen([self.binary, "run", "-c", str(self.folder / "culvert.yaml"),
+                                         "--takeover"], stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log, cwd=self.folder, start_new_session=True)
+        return old
+
     def swaps(self):
         """Snapshots put in force since the start, by its own count."""
         url = f"http://127.0.0.1:{self.admin_port}/metrics"
@@ -285,6 +293,8 @@ class ToUpstream:
     skips = ()
 
     def start(self):
+        if Dante.find() is None:
+            raise RuntimeError(f"{self.name}: there is no Dante to go through: package {Dante.package}")
         self.upstream = Dante(self.folder, self.origin_port).start()
         return super().start()
 
