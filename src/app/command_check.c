@@ -45,6 +45,22 @@ static int check_config(const char *path, struct fault *fault, struct cv_config 
         }
         cv_tls_server_ctx_unref(tls);
     }
+    for (size_t i = 0; i < c->egresses.n; i++) {
+        struct cv_tls_client_conf conf = {.ca_file = c->egresses.v[i].tls_ca};
+        struct cv_tls_client_ctx *tls = NULL;
+        char *text = NULL;
+        if (conf.ca_file[0] == '\0')
+            continue;
+        ret = cv_tls_client_ctx_new(&conf, &text, &tls);
+        if (ret != 0) {
+            snprintf(fault->text, sizeof(fault->text), "%s: egresses[%zu].tls_ca: %s", path, i,
+                     text != NULL ? text : cv_err_text(ret));
+            cv_free(text);
+            cv_config_free(c);
+            return ret;
+        }
+        cv_tls_client_ctx_unref(tls);
+    }
     *ret_config = c;
     return 0;
 }

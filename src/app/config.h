@@ -77,6 +77,7 @@ struct cv_config_health {
 struct cv_config_egress {
     char *id;                        /* of the egress in the snapshot */
     int proxy_protocol;              /* enum cv_proxy_protocol_version */
+    char *tls_ca;                    /* PEM file; "" = the system's authorities */
     struct cv_config_health *health; /* NULL: not checked */
 };
 

@@ -305,6 +305,15 @@ static const struct cv_option egress_rows[] = {
      AT(struct cv_config_egress, proxy_protocol),
      .help = "Header of the PROXY protocol, with the client's address, that is sent to an upstream "
              "(of a chain: to each) before anything else. The upstream must expect it."},
+    {.key = "tls_ca",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config_egress, tls_ca),
+     .help =
+         "PEM file with the authorities that certificates of this upstream (of a chain: of each "
+         "member) are checked against, in place of the system's. For backends with `tls`. Read "
+         "again on SIGHUP."},
     {.key = "health",
      .type = CV_OPTION_SECTION_PTR,
      .section = &health_section,

@@ -120,7 +120,8 @@ static struct cv_egress *make_upstream(struct runtime *rt, const struct cv_egres
                 def->id->s, b->addr->s);
     if (b->tls) {
         char *why;
-        int ret = cv_tls_pool_get(rt->tls_pool, def->id, b, &why, &opts.tls);
+        int ret = cv_tls_pool_get(rt->tls_pool, def->id, b, conf != NULL ? conf->tls_ca : "", &why,
+                                  &opts.tls);
         if (ret == -ENOMEM)
             return NULL;
         if (ret != 0) {
@@ -639,7 +640,7 @@ static void apply_sources(struct runtime *rt, const struct cv_config *old, bool 
     }
 }
 
-/* The egresses are made anew of the snapshot in force and the new config. By a signal the system's
+/* The egresses are made anew of the snapshot in force and the new config. By a signal the
  * authorities are read again, too. */
 static void apply_egresses(struct runtime *rt, bool by_signal)
 {

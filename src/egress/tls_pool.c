@@ -16,6 +16,7 @@ struct entry {
     struct cv_tls_client_ctx *ctx; /* a reference */
     struct cv_rcstr *egress_id;    /* references */
     struct cv_rcstr *addr;
+    char *ca_file; /* owned; "": the system's authorities */
     bool skip_cert_verify;
     bool used; /* since the last sweep */
 };
@@ -36,6 +37,7 @@ static void entry_free(struct entry *e)
     cv_tls_client_ctx_unref(e->ctx);
     cv_rcstr_unref(e->egress_id);
     cv_rcstr_unref(e->addr);
+    cv_free(e->ca_file);
     cv_free(e);
 }
 
@@ -89,10 +91,12 @@ static bool same(const struct cv_rcstr *a, const struct cv_rcstr *b)
     return a->len == b->len && memcmp(a->s, b->s, a->len) == 0;
 }
 
-static struct entry *find(struct entry *e, const struct cv_rcstr *id, const struct cv_backend *b)
+static struct entry *find(struct entry *e, const struct cv_rcstr *id, const struct cv_backend *b,
+                          const char *ca_file)
 {
-    while (e != NULL && !(same(e->egress_id, id) && same(e->addr, b->addr) &&
-                          e->skip_cert_verify == b->skip_cert_verify))
+    while (e != NULL &&
+           !(same(e->egress_id, id) && same(e->addr, b->addr) &&
+             e->skip_cert_verify == b->skip_cert_verify && strcmp(e->ca_file, ca_file) == 0))
         e = e->next;
     return e;
 }
@@ -105,26 +109,41 @@ static int base_get(struct cv_tls_pool *p, bool no_verify, char **reterr_text)
     return cv_tls_client_ctx_new(&conf, reterr_text, &p->base[no_verify]);
 }
 
+/* A context of its own: sessions are resumed with the server that they were made with. */
+static int context_new(struct cv_tls_pool *p, bool no_verify, const char *ca_file,
+                       char **reterr_text, struct cv_tls_client_ctx **ret_ctx)
+{
+    if (ca_file[0] != '\0' && !no_verify) {
+        struct cv_tls_client_conf conf = {.ca_file = ca_file};
+        return cv_tls_client_ctx_new(&conf, reterr_text, ret_ctx);
+    }
+    int ret = base_get(p, no_verify, reterr_text);
+    if (ret != 0)
+        return ret;
+    *ret_ctx = cv_tls_client_ctx_like(p->base[no_verify]);
+    return *ret_ctx != NULL ? 0 : -ENOMEM;
+}
+
 int cv_tls_pool_get(struct cv_tls_pool *p, struct cv_rcstr *egress_id, const struct cv_backend *b,
-                    char **reterr_text, struct cv_tls_client_ctx **ret_ctx)
+                    const char *ca_file, char **reterr_text, struct cv_tls_client_ctx **ret_ctx)
 {
     size_t i = cv_hash_bytes(NULL, egress_id->s, egress_id->len) % BUCKETS;
-    struct entry *e = find(p->buckets[i], egress_id, b);
+    struct entry *e = find(p->buckets[i], egress_id, b, ca_file);
     *reterr_text = NULL;
     if (e == NULL) {
-        int ret = base_get(p, b->skip_cert_verify, reterr_text);
+        struct cv_tls_client_ctx *ctx = NULL;
+        int ret = context_new(p, b->skip_cert_verify, ca_file, reterr_text, &ctx);
         if (ret != 0)
             return ret;
         e = cv_try_zalloc(sizeof(*e));
-        struct cv_tls_client_ctx *ctx =
-            e != NULL ? cv_tls_client_ctx_like(p->base[b->skip_cert_verify]) : NULL;
-        if (ctx == NULL) {
-            cv_free(e);
+        if (e == NULL) {
+            cv_tls_client_ctx_unref(ctx);
             return -ENOMEM;
         }
         e->ctx = ctx;
         e->egress_id = cv_rcstr_ref(egress_id);
         e->addr = cv_rcstr_ref(b->addr);
+        e->ca_file = cv_strdup(ca_file);
         e->skip_cert_verify = b->skip_cert_verify;
         e->next = p->buckets[i];
         p->buckets[i] = e;

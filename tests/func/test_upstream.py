@@ -2,6 +2,7 @@
 import base64
 import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -411,6 +412,44 @@ def test_sessions_of_tls_are_resumed(start, tmp_path):
             assert node.socks("a.test", 80)[0] == 0
             assert reused == [False, True, True, False], (version, reused)
             assert names == ["localhost"] * 4
+
+
+def test_authorities_of_one_upstream(start, tmp_path):
+    """tls_ca of the config holds for its egress and replaces the system's; it is read again on SIGHUP."""
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    one, two = Certificates(tmp_path / "one"), Certificates(tmp_path / "two")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(one.make("good", "DNS:localhost"))
+
+    def far(conn):
+        with context.wrap_socket(conn, server_side=True) as tls:
+            read_head(tls)
+            tls.sendall(b"HTTP/1.1 200 OK\r\n\r\nBANNER")
+            tls.recv(1)
+
+    ca = tmp_path / "ca.pem"
+    shutil.copy(one.ca, ca)
+    with Origin(far) as o:
+        doc = through(upstream("https", o.port, host="localhost", tls=True))
+        name, = doc["egresses"]
+        node = start(doc=doc, env={"SSL_CERT_FILE": two.ca}, egresses=[{"id": name, "tls_ca": str(ca)}])
+        assert node.socks("a.test", 80)[0] == 0
+        told = subprocess.run([CULVERT, "explain", "--snapshot", node.snapshot_path, "-c", node.config_path, "--user", "u",
+                               "--target", "a.test:80"], capture_output=True, text=True).stdout
+        assert f"certificates are checked against {ca}" in told
+        shutil.copy(two.ca, ca)
+        node.process.send_signal(1)
+        wait_for(lambda: "config reloaded" in node.log(), what="the reload")
+        assert node.socks("a.test", 80)[0] != 0
+        assert node.wait_records(1, failure_stage="tls")
+        # One that cannot be read: refused, and never another way.
+        ca.write_text("nothing")
+        node.process.send_signal(1)
+        wait_for(lambda: node.log().count("config reloaded") == 2, what="the second reload")
+        assert f"egress '{name}' is not available" in node.log()
+        assert node.socks("a.test", 80)[0] != 0
+        check = subprocess.run([CULVERT, "check", "-c", node.config_path], capture_output=True, text=True)
+        assert check.returncode == 1 and "egresses[0].tls_ca: " in check.stderr and str(ca) in check.stderr
 
 
 @pytest.mark.threads

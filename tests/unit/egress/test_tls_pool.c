@@ -23,7 +23,7 @@ static struct cv_tls_client_ctx *get(struct cv_tls_pool *p, const char *id, cons
     struct cv_tls_client_ctx *ctx = NULL;
     char *why = NULL;
     b.addr = text(addr);
-    T_INT_EQ(cv_tls_pool_get(p, key, &b, &why, &ctx), 0);
+    T_INT_EQ(cv_tls_pool_get(p, key, &b, "", &why, &ctx), 0);
     T_OK(why == NULL);
     cv_rcstr_unref(key);
     cv_rcstr_unref(b.addr);
@@ -68,6 +68,30 @@ static void test_sweep(void)
     cv_tls_pool_free(p);
 }
 
+/* Authorities of its own: a file of the config, kept beside the system's. */
+static void test_ca_file(void)
+{
+    static const char bad[] = "/nonexistent/ca.pem";
+    struct cv_tls_pool *p = cv_tls_pool_new();
+    struct cv_backend b = {.kind = CV_BACKEND_HTTP, .tls = true};
+    struct cv_tls_client_ctx *system, *ctx = NULL;
+    struct cv_rcstr *id = text("a");
+    char *why = NULL;
+    b.addr = text("x:1");
+    T_INT_EQ(cv_tls_pool_get(p, id, &b, "", &why, &system), 0);
+    T_OK(cv_tls_pool_get(p, id, &b, bad, &why, &ctx) != 0);
+    T_OK(why != NULL && strstr(why, bad) != NULL);
+    cv_free(why);
+    T_INT_EQ(cv_tls_pool_count(p), 1);
+    /* Nothing is verified, so nothing is read. */
+    b.skip_cert_verify = true;
+    T_INT_EQ(cv_tls_pool_get(p, id, &b, bad, &why, &ctx), 0);
+    T_OK(ctx != system);
+    cv_rcstr_unref(id);
+    cv_rcstr_unref(b.addr);
+    cv_tls_pool_free(p);
+}
+
 static void test_many(void)
 {
     struct cv_tls_pool *p = cv_tls_pool_new();
@@ -88,6 +112,7 @@ int main(void)
 {
     T_RUN(test_one_per_backend);
     T_RUN(test_sweep);
+    T_RUN(test_ca_file);
     T_RUN(test_many);
     return t_done();
 }
