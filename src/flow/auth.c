@@ -255,6 +255,15 @@ static int before_check(struct cv_session *s, const struct cv_backoff_key *who, 
     return cv_backoff_is_repeated(w->node->backoff, who, hash) ? refuse(w, CV_E_AUTH) : 0;
 }
 
+int64_t cv_auth_wait_ms(struct cv_session *s, const char *user, size_t user_len)
+{
+    struct cv_worker *w = s->worker;
+    struct cv_backoff_key who = cv_backoff_key(&s->client.ip, user, user_len);
+    return counts_failures(w)
+               ? cv_backoff_wait(w->node->backoff, &w->settings->login, &who, cv_loop_now(w->loop))
+               : 0;
+}
+
 int cv_auth_check(struct cv_session *s, const char *user, size_t user_len, const char *pass,
                   size_t pass_len, cv_auth_cb cb, void *arg, struct cv_account **ret_account,
                   struct cv_auth **ret_auth)

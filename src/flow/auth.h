@@ -24,6 +24,8 @@ int cv_auth_check_as(struct cv_session *s, const struct cv_rcstr *only, const ch
                      size_t user_len, const char *pass, size_t pass_len, cv_auth_cb cb, void *arg,
                      struct cv_account **ret_account, struct cv_auth **ret_auth);
 void cv_auth_cancel(struct cv_auth *a);
+/* After CV_E_BACKOFF: milliseconds until the client may try to log in as 'user' again; 0: now. */
+int64_t cv_auth_wait_ms(struct cv_session *s, const char *user, size_t user_len);
 
 /* The account of a user without a password check, for listeners with no_auth_user and for clients
  * whose certificate names it. CV_E_AUTH when there is no such user, CV_E_EXPIRED. */

@@ -256,6 +256,9 @@ void cv_http_refuse_text(struct http_conn *c, enum cv_stage stage, int err, unsi
     struct http_page p = {
         .status = status, .message = text, .stage = cv_stage_name(stage), .target = target};
 
+    /* RFC 6585 s.4. A place among the user's connections may be free at any time. */
+    if (status == 429)
+        p.retry_after_s = (uint64_t)CV_MAX(1, (c->work->login_wait_ms + 999) / 1000);
     cv_session_fail(s, stage, err);
     if (s->target_host != NULL)
         cv_target_format(&c->work->target, target);
@@ -460,6 +463,7 @@ static void authenticate(struct http_conn *c, const struct cv_http1_request *r)
                                &account, &w->auth);
         if (ret != 0)
             note_user(c, user);
+        w->login_wait_ms = ret == CV_E_BACKOFF ? cv_auth_wait_ms(&c->super, user.p, user.len) : 0;
     }
     cv_secret_clear(text, sizeof(text));
     if (ret == -EINPROGRESS)

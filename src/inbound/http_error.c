@@ -120,6 +120,8 @@ static int put_head(struct cv_buf *out, const struct http_page *p, size_t body_l
 
     if (ret == 0 && p->status == 407)
         ret = cv_buf_append_str(out, "Proxy-Authenticate: Basic realm=\"culvert\"\r\n");
+    if (ret == 0 && p->retry_after_s > 0)
+        ret = cv_buf_printf(out, "Retry-After: %llu\r\n", (unsigned long long)p->retry_after_s);
     if (ret == 0)
         ret = cv_buf_printf(out,
                             "Content-Type: text/%s; charset=utf-8\r\nCache-Control: no-store\r\n"

@@ -113,13 +113,14 @@ struct http_work {
     bool client_ready;   /* the client's stream may have something to read */
     bool client_blocked; /* it takes no bytes out of the pipe */
     bool unspliceable;
-    bool tuned;          /* keepalive has been set */
-    uint8_t tries;       /* failed logins */
-    int64_t armed_ms;    /* when 'timer' fires */
-    int64_t due_ms;      /* when it is meant to; INT64_MAX: not at all */
-    int64_t active_ms;   /* last time a byte moved */
-    int64_t began_ms;    /* of the exchange */
-    uint64_t drain_left; /* bytes that may still be discarded */
+    bool tuned;            /* keepalive has been set */
+    uint8_t tries;         /* failed logins */
+    int64_t login_wait_ms; /* 0; or the login was refused for so long */
+    int64_t armed_ms;      /* when 'timer' fires */
+    int64_t due_ms;        /* when it is meant to; INT64_MAX: not at all */
+    int64_t active_ms;     /* last time a byte moved */
+    int64_t began_ms;      /* of the exchange */
+    uint64_t drain_left;   /* bytes that may still be discarded */
 };
 
 struct http_conn {
@@ -257,6 +258,7 @@ struct http_page {
     const char *stage;   /* "" : none */
     const char *target;  /* "" : none */
     uint64_t session;
+    uint64_t retry_after_s; /* 0: not said */
     bool html;
     bool head;  /* to a HEAD request: no body */
     bool close; /* the connection ends */

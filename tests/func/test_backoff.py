@@ -29,6 +29,17 @@ def http_status(node, user, password, source="127.0.0.1"):
     return status
 
 
+def http_retry_after(node, user, password):
+    """Seconds that an answer tells to wait; None: it tells nothing."""
+    s = socket.create_connection(("127.0.0.1", node.port), timeout=20)
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    s.sendall(f"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: x\r\nProxy-Authorization: Basic {token}\r\n\r\n".encode())
+    with s, s.makefile("rb") as answer:
+        head = iter(answer.readline, b"\r\n")
+        found = [line.split(b":")[1] for line in head if line.lower().startswith(b"retry-after:")]
+    return int(found[0]) if found else None
+
+
 def node_with(start, **login_options):
     return start(users={"u": "p", "v": "p"},
                  login={"failures": 5, "source_failures": 20, "window": "60s", "backoff": "1s", **login_options})
@@ -41,12 +52,13 @@ def test_user_and_source(start):
     # Refused now, and nobody but this pair.
     assert not login(node, "u", "p")
     assert http_status(node, "u", "p") == 429
+    assert http_retry_after(node, "u", "p") == 1
     assert login(node, "u", "p", source="127.0.0.2")
     assert login(node, "v", "p")
     metrics = node.metrics()
-    assert metrics["culvert_auth_backoff_total"] == 2
+    assert metrics["culvert_auth_backoff_total"] == 3
     assert metrics["culvert_auth_failed_total"] == 5
-    node.wait_records(2, message="too many failed logins, try again later", failure_stage="auth")
+    node.wait_records(3, message="too many failed logins, try again later", failure_stage="auth")
     assert "too many wrong logins, refusing more client='127.0.0.1:" in node.log()
     assert "wrong0" not in node.log()
     # The pause ends, also for one that has kept trying, and the right login clears the slate.
