@@ -36,11 +36,14 @@ static const struct cv_cli_option explain_options[] = {
      .arg = "HOST:PORT",
      .required = true,
      .help = "where to, as a client would write it"},
+    {.name = "sniffed",
+     .arg = "NAME",
+     .help = "the name in the client's first bytes, on a listener that sniffs to route"},
     {.name = "node-id", .letter = 'n', .arg = "ID", .help = "apply the override of this node"},
     {.name = "config",
      .letter = 'c',
      .arg = "FILE",
-     .help = "node config, for direct.allow and node_id"},
+     .help = "node config, for direct.allow, node_id and what it adds to egresses"},
 };
 static const struct cv_cli_option passwd_options[] = {
     {.name = "sha256", .help = "salted SHA-256 in place of argon2id: cheap to check, weak"},

@@ -10,6 +10,7 @@
 #include "common/secret.h"
 #include "egress/egress.h"
 #include "policy/decide.h"
+#include "proto/sniff.h"
 
 #include "common/poison.h"
 
@@ -19,6 +20,8 @@ struct question {
     const struct cv_config *config; /* NULL: none was given */
     uint32_t user;
     struct cv_target target;
+    struct cv_host sniffed;
+    bool is_sniffed; /* 'sniffed' is set */
 };
 
 static void line(const struct question *q, const char *name, const char *value)
@@ -73,11 +76,32 @@ static void tell_route(const struct question *q, const struct cv_verdict *v)
         line(q, "route", "none matches, the default action decides");
         return;
     }
-    snprintf(text, sizeof(text), "routes[%d]", v->route);
+    snprintf(text, sizeof(text), "routes[%d]%s", v->route,
+             v->by_sniffed ? ", by the sniffed name" : "");
     line(q, "route", text);
-    if (cv_decide_explain(q->snapshot, v->policy, &q->target.host, &m) == v->route) {
+    const struct cv_host *host = v->by_sniffed ? &q->sniffed : &q->target.host;
+    if (cv_decide_explain(q->snapshot, v->policy, host, &m) == v->route) {
         snprintf(text, sizeof(text), "selectors[%u] '%s' (%s)", m.index, m.text, kind_name(m.kind));
         line(q, "selector", text);
+    }
+}
+
+/* What the node's config adds to the egress. */
+static void tell_config(const struct question *q, const struct cv_config_egress *c)
+{
+    char text[5000];
+    if (c->proxy_protocol != 0) {
+        snprintf(text, sizeof(text), "v%d header with the client's address is sent first",
+                 c->proxy_protocol);
+        line(q, "  proxy protocol", text);
+    }
+    if (c->tls_ca[0] != '\0') {
+        snprintf(text, sizeof(text), "certificates are checked against %.4096s", c->tls_ca);
+        line(q, "  tls", text);
+    }
+    if (c->health != NULL) {
+        snprintf(text, sizeof(text), "checked by connections to %.400s", c->health->target);
+        line(q, "  health", text);
     }
 }
 
@@ -91,6 +115,10 @@ static void tell_egress(const struct question *q, const struct cv_egress_def *e)
                  e->members[i].priority, cv_rcstr_text(e->members[i].backend.label));
         line(q, "  member", text);
     }
+    const struct cv_config_egress *conf =
+        q->config != NULL ? cv_config_egress(q->config, cv_rcstr_text(e->id)) : NULL;
+    if (conf != NULL)
+        tell_config(q, conf);
 }
 
 /* What the direct egress would say to the address. */
@@ -125,9 +153,11 @@ static void answer(const struct question *q)
 {
     char text[CV_TARGET_STRLEN];
     struct cv_verdict v;
-    cv_decide(q->snapshot, q->user, &q->target.host, NULL, &v);
+    cv_decide(q->snapshot, q->user, &q->target.host, q->is_sniffed ? &q->sniffed : NULL, &v);
     tell_user(q);
     line(q, "target", cv_target_format(&q->target, text));
+    if (q->is_sniffed)
+        line(q, "sniffed", q->sniffed.name);
     tell_route(q, &v);
     switch (v.action) {
     case CV_ACTION_BLOCK:
@@ -170,6 +200,7 @@ static int load_snapshot(const struct cv_cli_call *call, const char *node_id,
 int cv_command_explain(const struct cv_cli_call *call)
 {
     const char *user = cv_cli_value(call, "user"), *target = cv_cli_value(call, "target");
+    const char *sniffed = cv_cli_value(call, "sniffed");
     const char *config_path = cv_cli_value(call, "config"),
                *node_id = cv_cli_value(call, "node-id");
     struct question q = {.call = call};
@@ -185,6 +216,14 @@ int cv_command_explain(const struct cv_cli_call *call)
                 "[2001:db8::1]:80\n",
                 target);
         return CV_CLI_EXIT_FAILED;
+    }
+    if (sniffed != NULL) {
+        q.is_sniffed = cv_sniff_host(sniffed, strlen(sniffed), &q.sniffed) == 0;
+        if (!q.is_sniffed) {
+            fprintf(call->err, "culvert: '%.200s' is no name that a client's first bytes can say\n",
+                    sniffed);
+            return CV_CLI_EXIT_FAILED;
+        }
     }
     if (config_path != NULL && cv_config_load(config_path, &e, &config) != 0) {
         fprintf(call->err, "%s\n", cv_config_error_format(&e, config_path, text, sizeof(text)));

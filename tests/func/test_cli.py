@@ -67,6 +67,13 @@ def test_explain(tmp_path):
     assert "block" in r.stdout
     r = culvert("explain", "--snapshot", str(path), "--user", "u", "--target", "0x7f.1:80")
     assert "127.0.0.1" in r.stdout and "refuse" in r.stdout
+    # A name in the client's first bytes decides where an address is asked for.
+    r = culvert("explain", "--snapshot", str(path), "--user", "u", "--target", "192.0.2.1:443", "--sniffed", "X.Ads.test")
+    assert r.returncode == 0 and "sniffed    x.ads.test" in r.stdout and "by the sniffed name" in r.stdout
+    assert "block" in r.stdout, r.stdout
+    for name in ("192.0.2.9", "no name", ""):
+        r = culvert("explain", "--snapshot", str(path), "--user", "u", "--target", "a.test:443", "--sniffed", name)
+        assert r.returncode == 1 and "no name that a client's first bytes can say" in r.stderr
     assert culvert("explain", "--snapshot", str(path), "--user", "u", "--target", "nohost").returncode != 0
 
 
