@@ -17,7 +17,16 @@ import threading
 import time
 
 CULVERT = os.environ.get("CULVERT", os.path.join(os.path.dirname(__file__), "../../build/culvert"))
-SLOW = 4 if "tsan" in os.environ.get("CULVERT_VARIANT", "") else 1
+
+
+def _is_built_with(sanitizer):
+    with open(CULVERT, "rb") as f:
+        return f"__{sanitizer}_init".encode() in f.read()
+
+
+SLOW = 4 if _is_built_with("tsan") else 1
+# Sanitizers keep what was freed, so memory says little.
+SANITIZED = SLOW > 1 or _is_built_with("asan")
 
 
 def wait_for(condition, timeout=10.0, what="the condition", step=0.01):

@@ -1,12 +1,11 @@
 """Guessing of passwords is held up, connections that come too fast are refused; nobody else notices."""
 import base64
-import os
 import socket
 import time
 
 import pytest
 
-from node import Origin, echo, recv_exact, snapshot, socks_auth, socks_greeting, wait_for
+from node import SANITIZED, Origin, echo, recv_exact, snapshot, socks_auth, socks_greeting, wait_for
 
 
 def login(node, user, password, source="127.0.0.1"):
@@ -162,6 +161,7 @@ def test_connections_per_second_of_the_node(start):
     assert 20 <= came <= 60
 
 
+@pytest.mark.rss
 @pytest.mark.threads
 def test_many_failures_leave_nothing(start):
     """Ten thousand wrong logins of as many names: memory and descriptors are what they were."""
@@ -174,5 +174,5 @@ def test_many_failures_leave_nothing(start):
         assert not login(node, f"name{i}", "x", source=f"127.0.{i % 50}.{i % 200 + 1}")
     wait_for(lambda: not node.sessions(), what="quiet")
     assert node.fds() <= fds + 2
-    if not os.environ.get("CULVERT_VARIANT"):  # sanitizers keep what was freed
+    if not SANITIZED:
         assert node.rss_kib() < rss + 4096

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from node import Origin, SLOW, policy, recv_exact, snapshot, wait_for
+from node import SANITIZED, Origin, SLOW, policy, recv_exact, snapshot, wait_for
 
 KIB, MIB = 1024, 1 << 20
 BLOCK = os.urandom(256 * KIB)
@@ -292,6 +292,7 @@ def test_change_in_running_sessions(start):
         assert not [r for r in node.records() if r["result"] != "ok"]
 
 
+@pytest.mark.rss
 def test_throttled_sender_is_stopped(start):
     """What may not be moved yet stays where it is: neither memory nor processor time is used."""
     sent = []
@@ -319,8 +320,8 @@ def test_throttled_sender_is_stopped(start):
         time.sleep(5)
         cpu = node.cpu_seconds() - cpu
         print(f"cpu {cpu / 5 * 100:.1f} %, memory +{node.rss_kib() - before} KiB")
-        assert cpu / 5 < 0.05 * SLOW * (4 if "asan" in os.environ.get("CULVERT_VARIANT", "") else 1)
-        if SLOW == 1 and "asan" not in os.environ.get("CULVERT_VARIANT", ""):
+        assert cpu / 5 < 0.05 * SLOW * (4 if SANITIZED else 1)
+        if not SANITIZED:
             assert node.rss_kib() - before < 4096
         for s in sockets + up:
             abort(s)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from node import Origin, echo, recv_all, recv_exact, wait_for
+from node import SANITIZED, Origin, echo, recv_all, recv_exact, wait_for
 
 MIB = 1 << 20
 
@@ -136,6 +136,7 @@ def test_counts_are_live(node, echo_origin):
     assert row["state"] == "relay" and row["target"] == f"127.0.0.1:{echo_origin.port}"
 
 
+@pytest.mark.rss
 def test_slow_readers_are_bounded_in_memory(start):
     node = start()
     block = bytes(MIB)
@@ -159,7 +160,7 @@ def test_slow_readers_are_bounded_in_memory(start):
         while total != (total := sum(r["bytes_down"] for r in node.sessions())):
             time.sleep(0.2)
         grown = node.rss_kib() - before
-        limit = 50 * 160 * (3 if os.environ.get("CULVERT_VARIANT") else 1)
+        limit = 50 * 160 * (3 if SANITIZED else 1)
         assert grown < limit, f"{grown} KiB for 50 sessions"
         spent = node.cpu_seconds()
         time.sleep(1)
@@ -278,6 +279,7 @@ def test_vanished_client_cancels_the_dial(start):
     silent.close()
 
 
+@pytest.mark.rss
 def test_no_descriptor_or_memory_is_left_over(start, echo_origin):
     """Thousands of short sessions of every ending; descriptors, threads and memory return."""
     node = start(log={"level": "info"})
@@ -310,5 +312,5 @@ def test_no_descriptor_or_memory_is_left_over(start, echo_origin):
     rounds(3000)
     wait_for(lambda: node.fds() <= fds + 4, what="descriptors")
     assert len(os.listdir(f"/proc/{node.pid}/task")) == threads
-    if not os.environ.get("CULVERT_VARIANT"):
+    if not SANITIZED:
         assert node.rss_kib() < rss * 1.05 + 1024

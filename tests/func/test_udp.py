@@ -499,6 +499,7 @@ def test_game_stream(node, echo):
         a.close()
 
 
+@pytest.mark.rss
 def test_burst_is_bounded_not_fatal(node):
     """A server that floods: what does not fit is lost, memory stays flat, other sessions live."""
     with UdpServer(answer=lambda d, p: None) as flood, Association(node) as a, Association(node) as b, \
