@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/torture.h"
 #include "egress/egress.h"
+#include "egress/member.h"
 #include "flow/registry.h"
 #include "inbound/listener.h"
 #include "net/tcp.h"
@@ -27,6 +28,7 @@ static struct {
     struct cv_accounts *accounts;
     struct cv_registry *registry;
     struct cv_settings *settings;
+    struct cv_members *members;
     struct cv_worker *worker;
     struct cv_listener_conf *conf;
     struct cv_listener_port *port;
@@ -43,6 +45,8 @@ static struct cv_egress *factory(void *arg, const struct cv_egress_def *def)
     struct cv_egress_stats *stats =
         cv_registry_egress(rig.registry, def != NULL ? def->label->s : "direct");
     (void)arg;
+    if (def != NULL && def->is_chain)
+        return cv_egress_chain_new(def, stats, rig.members, factory, NULL, cv_clock_mono_ms());
     struct cv_upstream_opts opts = {.proxy_protocol = CV_PROXY_PROTOCOL_NONE};
     return def != NULL ? cv_egress_upstream_new(&def->members[0].backend, &opts, stats)
                        : cv_egress_direct_new(stats);
@@ -62,32 +66,42 @@ static int listen_loopback(uint16_t *ret_port)
     return fd;
 }
 
-/* User u goes out directly; s and h through upstreams, which are this node again, as user u. */
+/* User u goes out directly; s and h through upstreams, which are this node again, as user u; c by
+ * a chain whose first member is nobody and whose second is this node again. */
 static const char document[] =
     "{\"schema_version\":1,\"version\":1,\"users\":{"
     "\"u\":{\"password\":\"p\",\"policy\":\"d\",\"max_connections\":1},"
     "\"s\":{\"password\":\"p\",\"policy\":\"s\",\"max_connections\":1},"
-    "\"h\":{\"password\":\"p\",\"policy\":\"h\",\"max_connections\":1}},"
+    "\"h\":{\"password\":\"p\",\"policy\":\"h\",\"max_connections\":1},"
+    "\"c\":{\"password\":\"p\",\"policy\":\"c\",\"max_connections\":1}},"
     "\"routing_policies\":{\"d\":{},"
     "\"s\":{\"default_action\":{\"type\":\"egress\",\"egress\":\"s\"}},"
-    "\"h\":{\"default_action\":{\"type\":\"egress\",\"egress\":\"h\"}}},"
+    "\"h\":{\"default_action\":{\"type\":\"egress\",\"egress\":\"h\"}},"
+    "\"c\":{\"default_action\":{\"type\":\"egress\",\"egress\":\"c\"}}},"
     "\"egresses\":{\"s\":{\"type\":\"upstream\",\"backend\":{\"kind\":\"socks5\","
     "\"addr\":\"127.0.0.1:%u\",\"username\":\"u\",\"password\":\"p\"}},"
     "\"h\":{\"type\":\"upstream\",\"backend\":{\"kind\":\"http\","
-    "\"addr\":\"127.0.0.1:%u\",\"username\":\"u\",\"password\":\"p\"}}}}";
+    "\"addr\":\"127.0.0.1:%u\",\"username\":\"u\",\"password\":\"p\"}},"
+    "\"c\":{\"type\":\"chain\",\"members\":["
+    "{\"id\":\"dead\",\"priority\":1,\"backend\":{\"kind\":\"http\",\"addr\":\"127.0.0.1:1\"}},"
+    "{\"id\":\"good\",\"priority\":2,\"backend\":{\"kind\":\"socks5\","
+    "\"addr\":\"127.0.0.1:%u\",\"username\":\"u\",\"password\":\"p\"}}]}}}";
 
 static void rig_start(void)
 {
-    char doc[sizeof(document) + 16];
+    char doc[sizeof(document) + 24];
     int fd = listen_loopback(&rig.port_number);
-    int len = snprintf(doc, sizeof(doc), document, rig.port_number, rig.port_number);
+    int len =
+        snprintf(doc, sizeof(doc), document, rig.port_number, rig.port_number, rig.port_number);
     struct cv_snapshot_error e;
     struct cv_snapshot *s = NULL;
     rig.accounts = cv_accounts_new();
+    rig.members = cv_members_new();
     rig.registry = cv_registry_new();
     rig.settings = cv_settings_new();
     rig.settings->handshake_timeout_ms = 3000;
     rig.settings->connect_timeout_ms = 3000;
+    rig.settings->chain_backoff_ms = rig.settings->chain_backoff_max_ms = 1;
     rig.settings->direct_allow = cv_alloc(sizeof(struct cv_prefix));
     rig.settings->n_direct_allow = 1;
     T_INT_EQ(cv_prefix_parse("127.0.0.0/8", 11, rig.settings->direct_allow), 0);
@@ -111,6 +125,7 @@ static void rig_end(void)
     cv_listener_conf_unref(rig.conf);
     cv_worker_free(rig.worker);
     cv_active_holder_free(rig.node.active);
+    cv_members_free(rig.members);
     cv_accounts_free(rig.accounts);
     cv_settings_unref(rig.settings);
     cv_registry_free(rig.registry);
@@ -306,6 +321,17 @@ static void test_upstream_http(void)
     rig_end();
 }
 
+/* Each time the dead member is tried first, as its back-off is over at once. */
+static void test_chain(void)
+{
+    char wish[256];
+    rig_start();
+    size_t len = socks5_wish(wish);
+    wish[5] = 'c';
+    torture(wish, len);
+    rig_end();
+}
+
 static void test_sniffed(enum cv_sniff_mode mode, bool socks)
 {
     char wish[256], all[512];
@@ -458,6 +484,7 @@ int main(void)
     T_RUN(test_forward);
     T_RUN(test_upstream_socks5);
     T_RUN(test_upstream_http);
+    T_RUN(test_chain);
     T_RUN(test_socks5_route);
     T_RUN(test_connect_route);
     T_RUN(test_socks5_observe);
