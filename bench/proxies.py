@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 
@@ -32,8 +33,7 @@ class Proxy:
     skips = ("http",)  # parts of bench/run that it is not fit for
 
     def __init__(self, folder, origin_port):
-        self.folder = pathlib.Path(folder) / f"{self.name}-{free_port()}"
-        self.folder.mkdir()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=folder))
         self.origin_port = origin_port
         self.port = free_port()
         self.process = None
