@@ -33,6 +33,8 @@ typedef void (*cv_admin_listener_cb)(void *arg, const struct cv_admin_listener *
 
 /* What the API can see. Copied by cv_admin_start(), with the text of node_id; everything else that
  * it points to is borrowed and outlives the API. */
+struct cv_sync_status;
+
 struct cv_admin_view {
     struct cv_node *node;
     struct cv_worker *const *workers; /* reached by cv_loop_post() only */
@@ -47,6 +49,8 @@ struct cv_admin_view {
     void (*each_listener)(void *arg, cv_admin_listener_cb fn, void *fn_arg);
     /* The members of all chains in force, and other egresses that are checked. */
     void (*each_member)(void *arg, cv_member_cb fn, void *fn_arg);
+    /* How the snapshot is fetched; false, or NULL: it is not. */
+    bool (*sync)(void *arg, struct cv_sync_status *ret);
 };
 
 struct cv_admin;

@@ -14,6 +14,7 @@
 #include "common/alloc.h"
 #include "common/err.h"
 #include "common/sys.h"
+#include "control/sync.h"
 
 #include "common/poison.h"
 
@@ -547,6 +548,23 @@ static void put_node(struct cv_prom *p, const struct cv_admin_view *v)
             cv_bug_count());
 }
 
+static void put_sync(struct cv_prom *p, const struct cv_admin_view *v)
+{
+    struct cv_sync_status st;
+    if (v->sync == NULL || !v->sync(v->arg, &st))
+        return;
+    put_one(p, "culvert_sync_requests_total", "counter", "Requests to the control plane.",
+            st.requests);
+    put_one(p, "culvert_sync_updates_total", "counter", "Snapshots taken from the control plane.",
+            st.updates);
+    put_one(p, "culvert_sync_failures_total", "counter",
+            "Requests to the control plane that failed, or gave a document that was refused.",
+            st.failures);
+    cv_prom_family(p, "culvert_sync_success_timestamp_seconds", "gauge",
+                   "When the control plane last gave a good answer, in unix time; 0 for never.");
+    cv_prom_seconds(p, "", NULL, 0, (uint64_t)CV_MAX(st.last_success_ms, 0) * 1000);
+}
+
 static void put_snapshot(struct cv_prom *p, const struct cv_admin_view *v)
 {
     struct cv_source_status st;
@@ -643,6 +661,7 @@ int cv_exposition_write(const struct cv_admin_view *v, struct cv_buf *buf)
         return ret;
     put_certificates(&p, v);
     put_snapshot(&p, v);
+    put_sync(&p, v);
     put_node(&p, v);
     put_udp(&p, &v->node->stats);
     put_process(&p, v);

@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "control/sync.h"
 
 #include "common/poison.h"
 
@@ -85,6 +86,28 @@ static void put_error(struct cv_jsonw *w, const struct cv_source_status *st)
     cv_jsonw_object_end(w);
 }
 
+static void put_sync(struct cv_jsonw *w, const struct cv_admin_view *v)
+{
+    struct cv_sync_status st;
+    if (v->sync == NULL || !v->sync(v->arg, &st)) {
+        cv_jsonw_null(w, "control_plane");
+        return;
+    }
+    cv_jsonw_object(w, "control_plane");
+    cv_jsonw_str(w, "url", st.url);
+    cv_jsonw_bool(w, "busy", st.busy);
+    cv_jsonw_bool(w, "long_poll", st.waits);
+    cv_jsonw_bool(w, "signed", st.is_signed);
+    cv_jsonw_uint(w, "http_status", st.last_http_status);
+    put_time(w, "last_success", st.last_success_ms);
+    cv_jsonw_uint(w, "requests", st.requests);
+    cv_jsonw_uint(w, "updates", st.updates);
+    cv_jsonw_uint(w, "failures", st.failures);
+    cv_jsonw_uint(w, "failures_in_a_row", st.failures_in_a_row);
+    cv_jsonw_int(w, "next_in_ms", st.next_in_ms);
+    cv_jsonw_object_end(w);
+}
+
 static void put_snapshot(struct cv_jsonw *w, const struct cv_admin_view *v)
 {
     struct cv_source_status st;
@@ -105,6 +128,7 @@ static void put_snapshot(struct cv_jsonw *w, const struct cv_admin_view *v)
     cv_jsonw_uint(w, "failures", st.failures);
     put_error(w, &st);
     cv_jsonw_str(w, "cache_error", st.cache_error[0] != '\0' ? st.cache_error : NULL);
+    put_sync(w, v);
     cv_jsonw_object_end(w);
 }
 

@@ -631,6 +631,24 @@ static int check_admin(struct loader *l, const struct cv_config *c)
     return fail(l, at_or(l, node, "listen"), text);
 }
 
+static int check_control_plane(struct loader *l, const struct cv_config *c)
+{
+    uint32_t node = at(l, 0, "control_plane");
+    const char *url = c->control_plane.snapshot_url;
+    if (url[0] == '\0')
+        return 0;
+    if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
+        return fail(l, at_or(l, node, "snapshot_url"),
+                    "is no URL that begins with https:// or http://");
+    if (c->control_plane.token[0] != '\0' && c->control_plane.token_file[0] != '\0')
+        return fail(l, at_or(l, node, "token_file"), "has no use beside 'token', choose one");
+    if (strpbrk(c->control_plane.token, " \t\r\n") != NULL)
+        return fail(l, at_or(l, node, "token"), "has blanks in it, a token is one word");
+    if (c->control_plane.client_key[0] != '\0' && c->control_plane.client_cert[0] == '\0')
+        return fail(l, at_or(l, node, "client_key"), "has no use without 'client_cert'");
+    return 0;
+}
+
 static int check_login(struct loader *l, const struct cv_config *c)
 {
     uint32_t node = at(l, 0, "login");
@@ -655,6 +673,8 @@ static int check_rules(struct loader *l, struct cv_config *c)
         ret = check_login(l, c);
     if (ret == 0)
         ret = check_chain(l, c);
+    if (ret == 0)
+        ret = check_control_plane(l, c);
     if (ret == 0)
         ret = check_admin(l, c);
     if (ret == 0 && strcmp(c->snapshot.file, c->snapshot.cache) == 0)

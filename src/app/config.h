@@ -91,6 +91,13 @@ struct cv_config {
         char *file;
         char *cache; /* "" = none */
     } snapshot;
+    struct {
+        char *snapshot_url; /* "" = the snapshot is a file */
+        char *token;        /* a secret; "" = none */
+        char *token_file;   /* "" = none */
+        int64_t poll_interval, timeout;
+        char *ca, *client_cert, *client_key, *verify_key; /* PEM files; "" = not set */
+    } control_plane;
     CV_CONFIG_LIST(struct cv_config_listener) listeners;
     CV_CONFIG_LIST(struct cv_config_egress) egresses;
     struct {

@@ -340,6 +340,71 @@ static const struct cv_option snapshot_rows[] = {
      .help = "A copy of the last good document, used at start when the file is missing or bad. "
              "Empty: none."},
 };
+static const struct cv_option control_plane_rows[] = {
+    {.key = "snapshot_url",
+     .type = CV_OPTION_TEXT,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.snapshot_url),
+     .help = "Where the snapshot is fetched, `http://` or `https://`, in place of `snapshot.file`, "
+             "which is then not read. `since=` and the version in force are appended. Empty: off. "
+             "Turning it on or off takes a restart."},
+    {.key = "token",
+     .type = CV_OPTION_TEXT,
+     .flags = CV_OPTION_SECRET,
+     .def = "",
+     .max = 4000,
+     AT(struct cv_config, control_plane.token),
+     .help = "Bearer token that is sent along."},
+    {.key = "token_file",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.token_file),
+     .help = "A file with the token, read for each request."},
+    {.key = "poll_interval",
+     .type = CV_OPTION_DURATION,
+     .def = "30s",
+     .min = 1000,
+     .max = 86400000,
+     AT(struct cv_config, control_plane.poll_interval),
+     .help = "Time between two requests, a tenth more or less. Failures in a row double it, up to "
+             "five minutes. A server that holds requests until there is news (`Culvert-Wait`) is "
+             "asked again at once."},
+    {.key = "timeout",
+     .type = CV_OPTION_DURATION,
+     .def = "15s",
+     .min = 100,
+     .max = 600000,
+     AT(struct cv_config, control_plane.timeout),
+     .help = "Time for one request from beginning to end."},
+    {.key = "ca",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.ca),
+     .help = "PEM file with the authorities that the server's certificate is checked against, in "
+             "place of the system's."},
+    {.key = "client_cert",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.client_cert),
+     .help = "PEM file with a certificate to show to the server."},
+    {.key = "client_key",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.client_key),
+     .help = "PEM file with its key. Empty: it is in `client_cert`."},
+    {.key = "verify_key",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config, control_plane.verify_key),
+     .help = "PEM file with an Ed25519 public key. Documents must be signed with it "
+             "(`Culvert-Signature`), others are refused."},
+};
 static const struct cv_option admin_rows[] = {
     {.key = "listen",
      .type = CV_OPTION_LISTEN,
@@ -605,6 +670,8 @@ static const struct cv_option chain_rows[] = {
 /* The members of these sections lie within struct cv_config itself, at their own offsets. */
 static const struct cv_section snapshot_section =
     SECTION(snapshot_rows, struct cv_config, "Where the policy comes from.");
+static const struct cv_section control_plane_section =
+    SECTION(control_plane_rows, struct cv_config, "Fetching the snapshot from a server.");
 static const struct cv_section admin_section =
     SECTION(admin_rows, struct cv_config, "The HTTP API for probes, metrics and operators.");
 static const struct cv_section takeover_section = SECTION(
@@ -645,6 +712,10 @@ static const struct cv_option root_rows[] = {
      .type = CV_OPTION_SECTION,
      .section = &snapshot_section,
      .help = "Where the policy comes from."},
+    {.key = "control_plane",
+     .type = CV_OPTION_SECTION,
+     .section = &control_plane_section,
+     .help = "Fetching the snapshot from a server."},
     {.key = "listeners",
      .type = CV_OPTION_SECTIONS,
      .flags = CV_OPTION_REQUIRED,

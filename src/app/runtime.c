@@ -21,6 +21,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "control/source.h"
+#include "control/sync.h"
 #include "control/watch.h"
 #include "egress/check.h"
 #include "egress/egress.h"
@@ -75,6 +76,7 @@ struct runtime {
     struct cv_crew *crew;
     struct cv_front *front;
     struct cv_source *source;
+    struct cv_sync *sync;   /* NULL: the snapshot is a file */
     struct cv_admin *admin; /* NULL: off */
     struct cv_alog_stream *stats_stream;
     struct cv_statslog *statslog;
@@ -200,6 +202,14 @@ static int on_snapshot(void *arg, struct cv_snapshot *snapshot)
     if (ret == 0 && !cv_timer_is_armed(&rt->recheck))
         cv_loop_timer(rt->loop, &rt->recheck, RECHECK_AFTER_MS);
     return ret;
+}
+
+static bool sync_status(void *arg, struct cv_sync_status *ret)
+{
+    struct runtime *rt = arg;
+    if (rt->sync != NULL)
+        cv_sync_status(rt->sync, ret);
+    return rt->sync != NULL;
 }
 
 static void readiness(void *arg, struct cv_readiness *ret)
@@ -440,6 +450,7 @@ static int start_admin(struct runtime *rt)
         .readiness = readiness,
         .each_listener = each_listener,
         .each_member = each_member,
+        .sync = sync_status,
     };
     int ret = cv_admin_start(rt->loop, &conf, &view, &rt->admin);
     if (ret != 0)
@@ -527,6 +538,58 @@ static int start_front(struct runtime *rt)
     return ret == 0 ? 0 : start_failed(rt, ret, "%s", cv_err_text(ret));
 }
 
+/* A sync as the config says; *ret_sync NULL when it says none. 0 or a code, with a message. */
+static int sync_new(struct runtime *rt, const struct cv_config *c, struct cv_sync **ret_sync)
+{
+    struct cv_sync_conf conf = {
+        .url = c->control_plane.snapshot_url,
+        .token = c->control_plane.token,
+        .token_file = c->control_plane.token_file,
+        .ca = c->control_plane.ca,
+        .client_cert = c->control_plane.client_cert,
+        .client_key = c->control_plane.client_key,
+        .verify_key = c->control_plane.verify_key,
+        .poll_ms = c->control_plane.poll_interval,
+        .timeout_ms = c->control_plane.timeout,
+    };
+    *ret_sync = NULL;
+    if (conf.url[0] == '\0')
+        return 0;
+    int ret = cv_sync_new(rt->loop, &conf, rt->source, ret_sync);
+    if (ret == CV_E_PARSE)
+        cv_error(DOMAIN, "control_plane.verify_key '%s' holds no Ed25519 public key in PEM",
+                 conf.verify_key);
+    else if (ret != 0 && conf.verify_key[0] != '\0')
+        cv_error(DOMAIN, "control_plane.verify_key '%s': %s", conf.verify_key, cv_err_text(ret));
+    else if (ret != 0)
+        cv_error(DOMAIN, "control_plane: %s", cv_err_text(ret));
+    else if (strncasecmp(conf.url, "http://", 7) == 0 &&
+             (conf.token[0] != '\0' || conf.token_file[0] != '\0'))
+        cv_warn(DOMAIN,
+                "control_plane.snapshot_url is plain http, the token can be read on the way");
+    return ret;
+}
+
+static int start_source(struct runtime *rt)
+{
+    const struct cv_config *c = rt->config;
+    bool fetched = c->control_plane.snapshot_url[0] != '\0';
+    char *shown = cv_sync_shown_url(c->control_plane.snapshot_url);
+    struct cv_source_conf sc = {.file = fetched ? NULL : c->snapshot.file,
+                                .origin = shown,
+                                .cache = c->snapshot.cache,
+                                .node_id = c->node_id,
+                                .on_snapshot = on_snapshot,
+                                .arg = rt,
+                                .stats = &rt->node.stats};
+    int ret = cv_source_new(rt->loop, &sc, &rt->source);
+    cv_free(shown);
+    if (ret != 0)
+        return start_failed(rt, ret, "%s", cv_err_text(ret));
+    ret = sync_new(rt, c, &rt->sync);
+    return ret == 0 ? 0 : start_failed(rt, ret, "the snapshot cannot be fetched");
+}
+
 static int start(struct runtime *rt)
 {
     char why[512];
@@ -555,16 +618,7 @@ static int start(struct runtime *rt)
         return start_failed(rt, ret, "workers: %s", cv_err_text(ret));
     rt->checks =
         cv_checks_new(rt->loop, cv_crew_workers(rt->crew), cv_crew_count(rt->crew), rt->members);
-    struct cv_source_conf sc = {.file = rt->config->snapshot.file,
-                                .cache = rt->config->snapshot.cache,
-                                .node_id = rt->config->node_id,
-                                .on_snapshot = on_snapshot,
-                                .arg = rt,
-                                .stats = &rt->node.stats};
-    ret = cv_source_new(rt->loop, &sc, &rt->source);
-    if (ret != 0)
-        return start_failed(rt, ret, "%s", cv_err_text(ret));
-    if ((ret = start_front(rt)) != 0)
+    if ((ret = start_source(rt)) != 0 || (ret = start_front(rt)) != 0)
         return ret;
     cv_watch_start(&rt->config_watch, rt->loop, rt->config_path, 0, on_config_change);
     start_timers(rt);
@@ -598,6 +652,12 @@ static void keep_fixed(struct runtime *rt, struct cv_config *next)
         warn_restart("workers");
         next->workers = now->workers;
     }
+    if ((now->control_plane.snapshot_url[0] != '\0') !=
+        (next->control_plane.snapshot_url[0] != '\0')) {
+        warn_restart("control_plane.snapshot_url");
+        cv_free(next->control_plane.snapshot_url);
+        next->control_plane.snapshot_url = cv_strdup(now->control_plane.snapshot_url);
+    }
     if (strcmp(now->takeover.socket, next->takeover.socket) != 0) {
         warn_restart("takeover.socket");
         cv_free(next->takeover.socket);
@@ -628,9 +688,42 @@ static void apply_settings(struct runtime *rt)
         cv_loop_timer(rt->loop, &rt->stats, rt->settings->stats_interval_ms);
 }
 
+static bool same_control_plane(const struct cv_config *a, const struct cv_config *b)
+{
+    return strcmp(a->control_plane.snapshot_url, b->control_plane.snapshot_url) == 0 &&
+           strcmp(a->control_plane.token, b->control_plane.token) == 0 &&
+           strcmp(a->control_plane.token_file, b->control_plane.token_file) == 0 &&
+           strcmp(a->control_plane.ca, b->control_plane.ca) == 0 &&
+           strcmp(a->control_plane.client_cert, b->control_plane.client_cert) == 0 &&
+           strcmp(a->control_plane.client_key, b->control_plane.client_key) == 0 &&
+           strcmp(a->control_plane.verify_key, b->control_plane.verify_key) == 0 &&
+           a->control_plane.poll_interval == b->control_plane.poll_interval &&
+           a->control_plane.timeout == b->control_plane.timeout;
+}
+
+/* Another server or another key: a new sync. The old one goes on when there can be no new one. */
+static void apply_sync(struct runtime *rt, const struct cv_config *old, bool by_signal)
+{
+    struct cv_sync *next;
+    if (same_control_plane(old, rt->config)) {
+        if (by_signal)
+            cv_sync_now(rt->sync);
+        return;
+    }
+    if (sync_new(rt, rt->config, &next) != 0)
+        return;
+    cv_sync_succeed(next, rt->sync);
+    cv_sync_free(rt->sync);
+    rt->sync = next;
+}
+
 static void apply_sources(struct runtime *rt, const struct cv_config *old, bool by_signal)
 {
     const struct cv_config *c = rt->config;
+    if (rt->sync != NULL) {
+        apply_sync(rt, old, by_signal);
+        return;
+    }
     if (strcmp(old->snapshot.file, c->snapshot.file) != 0 ||
         strcmp(old->snapshot.cache, c->snapshot.cache) != 0) {
         if (cv_source_set_paths(rt->source, c->snapshot.file, c->snapshot.cache) != 0)
@@ -671,6 +764,14 @@ static void refuse_reload(const char *text)
     cv_error(DOMAIN, "config refused, the old one stays in force: %s", text);
 }
 
+static void load_again(struct runtime *rt)
+{
+    if (rt->sync != NULL)
+        cv_sync_now(rt->sync);
+    else
+        cv_source_reload(rt->source);
+}
+
 static void reload(struct runtime *rt, bool by_signal)
 {
     struct cv_config_error e;
@@ -685,7 +786,7 @@ static void reload(struct runtime *rt, bool by_signal)
     if (cv_config_load(rt->config_path, &e, &next) != 0) {
         refuse_reload(cv_config_error_format(&e, rt->config_path, text, sizeof(text)));
         if (by_signal)
-            cv_source_reload(rt->source);
+            load_again(rt);
         return;
     }
     /* The one step that can fail comes first. */
@@ -693,7 +794,7 @@ static void reload(struct runtime *rt, bool by_signal)
         refuse_reload(text);
         cv_config_free(next);
         if (by_signal)
-            cv_source_reload(rt->source);
+            load_again(rt);
         return;
     }
     keep_fixed(rt, next);
@@ -904,6 +1005,7 @@ static void stop(struct runtime *rt)
     cv_upgrade_done(&rt->upgrade);
     cv_admin_stop(rt->admin);
     cv_front_free(rt->front);
+    cv_sync_free(rt->sync);
     cv_source_free(rt->source);
     if (rt->checks != NULL) {
         cv_checks_stop(rt->checks);

@@ -27,7 +27,8 @@ struct cv_source {
     struct cv_loop *loop; /* borrowed */
     struct cv_watch watch;
     struct cv_source_conf conf; /* its strings are the owned ones below */
-    char *file, *cache, *node_id;
+    char *file;                 /* NULL: documents are offered */
+    char *origin, *cache, *node_id;
 
     struct digest in_force; /* of the document in force */
     struct digest bad;      /* of the document that the error below is about */
@@ -48,7 +49,7 @@ static void on_cache_timer(struct cv_timer *t);
 static void load(struct cv_source *s);
 static void load_cache(struct cv_source *s);
 static int apply(struct cv_source *s, const char *data, size_t len, bool from_cache,
-                 struct cv_snapshot_error *reterr);
+                 uint64_t newer_than, struct cv_snapshot_error *reterr);
 static void cache_later(struct cv_source *s, char *data, size_t len);
 static void cache_write(struct cv_source *s);
 
@@ -60,13 +61,16 @@ int cv_source_new(struct cv_loop *loop, const struct cv_source_conf *conf,
         return -ENOMEM;
     s->loop = loop;
     s->conf = *conf;
-    s->file = cv_strdup(conf->file);
+    s->file = conf->file != NULL ? cv_strdup(conf->file) : NULL;
+    s->origin = cv_strdup(conf->file != NULL ? conf->file : conf->origin);
     s->cache = cv_strdup(conf->cache);
     s->node_id = cv_strdup(conf->node_id);
     cv_timer_init(&s->cache_timer, on_cache_timer);
 
-    cv_watch_start(&s->watch, loop, s->file, conf->poll_ms, on_change);
-    load(s);
+    if (s->file != NULL) {
+        cv_watch_start(&s->watch, loop, s->file, conf->poll_ms, on_change);
+        load(s);
+    }
     if (!s->st.loaded)
         load_cache(s);
     *ret_source = s;
@@ -150,22 +154,43 @@ static void refuse(struct cv_source *s, const struct cv_snapshot_error *e)
     place(e, where, sizeof(where));
     left_out_suffix(left_out, suffix, sizeof(suffix));
     if (st->loaded)
-        cv_warn("source", "snapshot '%s' refused, version %llu stays in force: %s%s%s", s->file,
+        cv_warn("source", "snapshot '%s' refused, version %llu stays in force: %s%s%s", s->origin,
                 (unsigned long long)st->version, where, e->text, suffix);
     else
         cv_warn("source", "snapshot '%s' refused and none is in force, every login fails: %s%s%s",
-                s->file, where, e->text, suffix);
+                s->origin, where, e->text, suffix);
 }
 
 static void accept_ok(struct cv_source *s)
 {
     if (s->st.has_error && s->st.loaded)
-        cv_info("source", "snapshot '%s' is good again", s->file);
+        cv_info("source", "snapshot '%s' is good again", s->origin);
     s->st.has_error = false;
     s->st.failures = 0;
     s->st.line = s->st.column = 0;
     s->error_path[0] = s->error_text[0] = '\0';
     s->bad.valid = false;
+}
+
+/* Put new content (ownership moves) in force, or say why not. */
+static int judge(struct cv_source *s, char *data, size_t len, const struct digest *d,
+                 uint64_t newer_than)
+{
+    struct cv_snapshot_error e;
+    int ret = apply(s, data, len, false, newer_than, &e);
+    if (ret == 0) {
+        accept_ok(s);
+        s->in_force = *d;
+        cache_later(s, data, len);
+        return 0;
+    }
+    refuse(s, &e);
+    s->bad = *d;
+    /* Running out of memory is no fault of the document: try the same content again. */
+    if (ret == -ENOMEM)
+        s->bad.valid = false;
+    free_document(data, len);
+    return ret;
 }
 
 /* Read the file and put it in force if it is new and good. */
@@ -190,22 +215,39 @@ static void load(struct cv_source *s)
         accept_ok(s);
         s->st.from_cache = false;
     } else if (!digest_equal(&d, &s->bad)) {
-        ret = apply(s, data, len, false, &e);
-        if (ret == 0) {
-            accept_ok(s);
-            s->in_force = d;
-            cache_later(s, data, len);
-            return;
-        }
-        refuse(s, &e);
-        s->bad = d;
-        /* Running out of memory is no fault of the document: try the same content again. */
-        if (ret == -ENOMEM) {
-            s->bad.valid = false;
-            s->watch.retry = true;
-        }
+        ret = judge(s, data, len, &d, 0);
+        s->watch.retry = ret == -ENOMEM;
+        return;
     }
     free_document(data, len);
+}
+
+int cv_source_offer(struct cv_source *s, char *data, size_t len)
+{
+    struct digest d = digest_of(data, len);
+    s->st.last_attempt_ms = cv_clock_unix_ms();
+    if (digest_equal(&d, &s->in_force)) {
+        cv_source_confirm(s);
+        free_document(data, len);
+        return 0;
+    }
+    return judge(s, data, len, &d, s->st.loaded ? s->st.version : 0);
+}
+
+void cv_source_fail(struct cv_source *s, const char *text)
+{
+    struct cv_snapshot_error e = {.stage = CV_SNAPSHOT_READ};
+    s->st.last_attempt_ms = cv_clock_unix_ms();
+    snprintf(e.text, sizeof(e.text), "%s", text);
+    s->bad.valid = false;
+    refuse(s, &e);
+}
+
+void cv_source_confirm(struct cv_source *s)
+{
+    s->st.last_attempt_ms = cv_clock_unix_ms();
+    accept_ok(s);
+    s->st.from_cache = false;
 }
 
 static void load_cache(struct cv_source *s)
@@ -223,7 +265,7 @@ static void load_cache(struct cv_source *s)
     if (ret != 0) {
         read_error(s->cache, ret, &e);
     } else {
-        ret = apply(s, data, len, true, &e);
+        ret = apply(s, data, len, true, 0, &e);
         if (ret == 0)
             s->in_force = digest_of(data, len);
     }
@@ -237,7 +279,7 @@ static void load_cache(struct cv_source *s)
 }
 
 /* An operator may replace the file many times a second; a few lines of each minute are enough. */
-static void log_in_force(const struct cv_source_status *st, uint64_t before)
+static void log_in_force(const struct cv_source_status *st, uint64_t before, const char *from)
 {
     static struct cv_log_limit limit;
     char suffix[32], older[64] = "";
@@ -251,13 +293,22 @@ static void log_in_force(const struct cv_source_status *st, uint64_t before)
             "snapshot in force version=%llu%s users=%u policies=%u egresses=%u selectors=%u "
             "from='%s' compile_us=%lld%s",
             (unsigned long long)st->version, older, st->users, st->policies, st->egresses,
-            st->selectors, st->from_cache ? "cache" : "file", (long long)st->last_compile_us,
-            suffix);
+            st->selectors, from, (long long)st->last_compile_us, suffix);
 }
 
-/* Compile and hand over. On success the status tells about the new one. */
+static int too_old(uint64_t version, uint64_t in_force, struct cv_snapshot_error *reterr)
+{
+    *reterr = (struct cv_snapshot_error){.stage = CV_SNAPSHOT_DECODE};
+    snprintf(reterr->path, sizeof(reterr->path), "version");
+    snprintf(reterr->text, sizeof(reterr->text), "%llu is not newer than %llu, which is in force",
+             (unsigned long long)version, (unsigned long long)in_force);
+    return CV_E_INVALID;
+}
+
+/* Compile and hand over. On success the status tells about the new one. 'newer_than' 0: any version
+ * will do. */
 static int apply(struct cv_source *s, const char *data, size_t len, bool from_cache,
-                 struct cv_snapshot_error *reterr)
+                 uint64_t newer_than, struct cv_snapshot_error *reterr)
 {
     struct cv_source_status *st = &s->st;
     struct cv_snapshot *snapshot = NULL;
@@ -268,6 +319,11 @@ static int apply(struct cv_source *s, const char *data, size_t len, bool from_ca
     if (ret != 0)
         return ret;
     int64_t took_us = cv_clock_mono_us() - t0;
+    if (newer_than > 0 && cv_snapshot_version(snapshot) <= newer_than) {
+        ret = too_old(cv_snapshot_version(snapshot), newer_than, reterr);
+        cv_snapshot_unref(snapshot);
+        return ret;
+    }
     struct cv_source_status next = *st;
     next.version = cv_snapshot_version(snapshot);
     next.users = cv_snapshot_n_users(snapshot);
@@ -288,7 +344,7 @@ static int apply(struct cv_source *s, const char *data, size_t len, bool from_ca
     st->loaded_ms = cv_clock_unix_ms();
     st->last_compile_us = took_us;
     cv_counter_add(&s->conf.stats->snapshot_swaps, 1);
-    log_in_force(st, before);
+    log_in_force(st, before, from_cache ? "cache" : s->file != NULL ? "file" : s->origin);
     return 0;
 }
 
@@ -342,7 +398,8 @@ static void on_change(struct cv_watch *w)
 void cv_source_reload(struct cv_source *s)
 {
     s->bad.valid = false; /* asked for by a person: compile it again and say what is wrong */
-    load(s);
+    if (s->file != NULL)
+        load(s);
 }
 
 int cv_source_set_paths(struct cv_source *s, const char *file, const char *cache)
@@ -354,11 +411,14 @@ int cv_source_set_paths(struct cv_source *s, const char *file, const char *cache
         cv_free(new_cache);
         return -ENOMEM;
     }
+    CV_ASSERT(s->file != NULL);
     cache_write(s);
     cv_watch_stop(&s->watch);
     cv_free(s->file);
+    cv_free(s->origin);
     cv_free(s->cache);
     s->file = new_file;
+    s->origin = cv_strdup(new_file);
     s->cache = new_cache;
     s->cache_error[0] = '\0';
     s->cache_written = false;
@@ -375,6 +435,7 @@ void cv_source_status(const struct cv_source *s, struct cv_source_status *ret)
 {
     *ret = s->st;
     ret->file = s->file;
+    ret->origin = s->origin;
     ret->cache = s->cache;
     ret->error_path = s->error_path;
     ret->error_text = s->error_text;
@@ -388,6 +449,7 @@ void cv_source_free(struct cv_source *s)
     cache_write(s);
     cv_watch_stop(&s->watch);
     cv_free(s->file);
+    cv_free(s->origin);
     cv_free(s->cache);
     cv_free(s->node_id);
     cv_free(s);

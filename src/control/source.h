@@ -1,4 +1,5 @@
-/* Where the policy comes from: a snapshot file on disk, watched.
+/* Where the policy comes from: a snapshot file on disk, watched, or documents that somebody else
+ * fetches and offers (sync.h).
  *
  * The source reads the file at start, whenever it changes (watch.h) and when it is told to
  * (SIGHUP), compiles it on the control thread and hands a good snapshot to its owner, which swaps
@@ -12,7 +13,8 @@
  *
  * Only content that changed is compiled again. Any changed content of the file is taken, also with
  * a version that is lower than or equal to the current one, because an operator who puts an old
- * file back means it; that is logged.
+ * file back means it; that is logged. Of what is offered only newer versions are taken: an old copy
+ * that a cache on the way or somebody else plays back is refused.
  *
  * Life: cv_source_new() loads (file, else cache, else nothing) and watches; on_snapshot may be
  * called from inside it and later from the loop. Control thread only. */
@@ -25,7 +27,8 @@
 struct cv_source;
 
 struct cv_source_conf {
-    const char *file;    /* copied */
+    const char *file;    /* copied; NULL: documents are offered */
+    const char *origin;  /* copied; without a file: what the log calls where they come from */
     const char *cache;   /* copied; "" = no cache */
     const char *node_id; /* copied; chooses the override */
     /* Put 'snapshot' (ownership moves) in force. 0, or a code: the old one stayed. */
@@ -37,11 +40,12 @@ struct cv_source_conf {
 
 /* What is shown to people. Times are unix milliseconds, 0 = never. */
 struct cv_source_status {
-    const char *file;  /* borrowed from the source */
-    const char *cache; /* borrowed; "" = none */
-    bool loaded;       /* false: the empty snapshot is in force */
-    bool from_cache;   /* what is in force came from the cache */
-    uint64_t version;  /* 0 unless loaded */
+    const char *file;   /* borrowed from the source; NULL: documents are offered */
+    const char *origin; /* borrowed; the file, or where documents come from */
+    const char *cache;  /* borrowed; "" = none */
+    bool loaded;        /* false: the empty snapshot is in force */
+    bool from_cache;    /* what is in force came from the cache */
+    uint64_t version;   /* 0 unless loaded */
     uint32_t users, policies, egresses, selectors;
     int64_t loaded_ms;       /* when the snapshot in force was put there */
     int64_t last_attempt_ms; /* when the file was last read */
@@ -63,6 +67,14 @@ void cv_source_free(struct cv_source *s);
 
 /* Read the file now, whatever stat says. */
 void cv_source_reload(struct cv_source *s);
+/* A document that was fetched; 'data' is the source's from here on, and cleared after use. 0: it is
+ * in force, now or already; else why not, which the status tells, too. */
+int cv_source_offer(struct cv_source *s, char *data, size_t len);
+/* No document could be had: 'text' says why, for the status and the log. */
+void cv_source_fail(struct cv_source *s, const char *text);
+/* There is nothing newer. */
+void cv_source_confirm(struct cv_source *s);
+
 /* Use another file and cache from now on, and load at once. What is in force stays until the new
  * file compiles; the cache is not read. 0 or a negative code, then nothing has changed. */
 int cv_source_set_paths(struct cv_source *s, const char *file, const char *cache) CV_MUST_CHECK;

@@ -421,8 +421,53 @@ static void test_cache_unwritable(void)
     end();
 }
 
+static char *copy(const char *text)
+{
+    return cv_strdup(text);
+}
+
+/* Documents that are fetched by somebody else: only newer ones count, the cache is where to begin.
+ */
+static void test_offered(void)
+{
+    begin();
+    struct cv_source_conf conf = {.origin = "http://plane/",
+                                  .cache = t_cache,
+                                  .node_id = "n1",
+                                  .on_snapshot = on_snapshot,
+                                  .stats = &t_stats};
+    T_INT_EQ(cv_source_new(t_loop, &conf, &t_source), 0);
+    T_OK(!status().loaded && status().file == NULL);
+    T_STR_EQ(status().origin, "http://plane/");
+    cv_source_fail(t_source, "nobody answers");
+    T_OK(status().has_error && status().failures == 1);
+    T_INT_EQ(cv_source_offer(t_source, copy(doc(5)), strlen(doc(5))), 0);
+    T_INT_EQ(t_version, 5);
+    T_OK(!status().has_error && !status().from_cache);
+    /* The same again is no news, another one must have a higher version. */
+    T_INT_EQ(cv_source_offer(t_source, copy(doc(5)), strlen(doc(5))), 0);
+    T_INT_EQ(t_swaps, 1);
+    T_OK(cv_source_offer(t_source, copy(doc(4)), strlen(doc(4))) != 0);
+    T_STR_EQ(status().error_path, "version");
+    T_STR_EQ(status().error_text, "4 is not newer than 5, which is in force");
+    T_OK(cv_source_offer(t_source, copy("{"), 1) != 0);
+    T_INT_EQ(t_version, 5);
+    cv_source_confirm(t_source);
+    T_OK(!status().has_error);
+    cv_source_free(t_source);
+    /* A new start serves what the cache has, and an older one is refused all the same. */
+    T_INT_EQ(cv_source_new(t_loop, &conf, &t_source), 0);
+    T_INT_EQ(status().version, 5);
+    T_OK(status().from_cache);
+    T_OK(cv_source_offer(t_source, copy(doc(3)), strlen(doc(3))) != 0);
+    T_INT_EQ(cv_source_offer(t_source, copy(doc(5)), strlen(doc(5))), 0);
+    T_OK(!status().from_cache);
+    end();
+}
+
 int main(void)
 {
+    T_RUN(test_offered);
     T_RUN(test_start_good);
     T_RUN(test_start_missing);
     T_RUN(test_start_from_cache);
