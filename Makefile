@@ -53,4 +53,4 @@ format:
 	@clang-format-19 -i $$(git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'fuzz/*.[ch]' 'bench/*.[ch]')
 
 clean:
-	@rm -rf $(BUILD) $(BUILD)-*
+	@rm -rf $(BUILD) $(BUILD)-quick $(BUILD)-test
