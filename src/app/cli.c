@@ -25,7 +25,8 @@ bool cv_cli_is_set(const struct cv_cli_call *call, const char *option)
 
 static void usage_line(const struct cv_cli_program *p, const struct cv_cli_command *c, FILE *out)
 {
-    fprintf(out, "%s %s", p->name, c->name);
+    fprintf(out, "%s %s%s%s", p->name, c->name, c->args != NULL ? " " : "",
+            c->args != NULL ? c->args : "");
     for (size_t i = 0; i < c->n_options; i++) {
         const struct cv_cli_option *o = &c->options[i];
         fprintf(out, o->required ? " " : " [");
@@ -188,9 +189,14 @@ static int run_command(const struct cv_cli_program *p, const struct cv_cli_comma
     for (int i = 0; i < argc; i++)
         if (is_help(argv[i]))
             return help_command(p, c, out);
+    size_t n_args = 0;
     for (int i = 0; i < argc; i++) {
-        if (argv[i][0] != '-' || argv[i][1] == '\0')
-            return usage_error(p, c, err, "'%s' takes no argument '%s'", c->name, argv[i]);
+        if (argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (n_args >= c->n_args)
+                return usage_error(p, c, err, "'%s' takes no argument '%s'", c->name, argv[i]);
+            call.args[n_args++] = argv[i];
+            continue;
+        }
         int ret = take_option(p, &call, argc, argv, &i);
         if (ret != 0)
             return ret;
@@ -199,6 +205,8 @@ static int run_command(const struct cv_cli_program *p, const struct cv_cli_comma
         if (c->options[i].required && call.value[i] == NULL)
             return usage_error(p, c, err, "option '--%s %s' is required", c->options[i].name,
                                c->options[i].arg);
+    if (n_args < c->n_args)
+        return usage_error(p, c, err, "'%s' needs: %s", c->name, c->args);
     return c->run(&call);
 }
 

@@ -9,6 +9,7 @@
 #include "common/defs.h"
 
 #define CV_CLI_OPTIONS_MAX 8
+#define CV_CLI_ARGS_MAX    2
 #define CV_CLI_EXIT_FAILED 1
 #define CV_CLI_EXIT_USAGE  2
 
@@ -26,6 +27,8 @@ struct cv_cli_command {
     const char *name;
     const char *summary; /* one line of the list of commands */
     const char *help;    /* paragraphs of its own help */
+    const char *args;    /* words that it takes, for the help ("test PROFILE"); NULL: none */
+    size_t n_args;       /* their number, all required; at most CV_CLI_ARGS_MAX */
     const struct cv_cli_option *options;
     size_t n_options;                           /* at most CV_CLI_OPTIONS_MAX */
     bool hidden;                                /* not listed: for building and testing */
@@ -36,6 +39,7 @@ struct cv_cli_command {
 struct cv_cli_call {
     const struct cv_cli_command *command;
     const char *value[CV_CLI_OPTIONS_MAX]; /* by option; NULL: not given; "" for a switch */
+    const char *args[CV_CLI_ARGS_MAX];     /* the words, command->n_args of them */
     FILE *out, *err;
 };
 

@@ -55,6 +55,17 @@ static const struct cv_cli_option init_options[] = {
      .help = "where the config goes (default culvert.yaml); the snapshot goes beside it"},
 };
 
+static const struct cv_cli_option tunnel_options[] = {
+    {.name = "username", .letter = 'u', .arg = "NAME", .help = "in place of the profile's"},
+    {.name = "password-file",
+     .letter = 'p',
+     .arg = "FILE",
+     .help = "whose first line is the password; in place of the profile's"},
+    {.name = "timeout", .letter = 't', .arg = "TIME", .help = "of the whole test (default 30s)"},
+    {.name = "ping", .arg = "ADDR", .help = "an IPv4 address to ping through the tunnel"},
+    {.name = "strict", .help = "refuse a profile that would run programs or touch files"},
+};
+
 static const struct cv_cli_command commands[] = {
     {.name = "run",
      .summary = "run the node",
@@ -91,6 +102,20 @@ static const struct cv_cli_command commands[] = {
      .options = explain_options,
      .n_options = CV_ARRAY_SIZE(explain_options),
      .run = cv_command_explain},
+    {.name = "tunnel",
+     .summary = "try out an OpenVPN profile",
+     .args = "test PROFILE",
+     .n_args = 2,
+     .help =
+         "Connect as an OpenVPN client by a profile (.ovpn) and print each step with the time "
+         "that\n"
+         "it took: the socket, the server's first answer, TLS version and cipher, the key "
+         "exchange,\n"
+         "the pushed options. Needs no privilege and changes nothing on this machine. If a step\n"
+         "fails, it is named with the likely reason, and the exit code is 1.",
+     .options = tunnel_options,
+     .n_options = CV_ARRAY_SIZE(tunnel_options),
+     .run = cv_command_tunnel},
     {.name = "passwd",
      .summary = "hash a password for a snapshot",
      .help = "Read a password, from the terminal without showing it or else the first line of\n"

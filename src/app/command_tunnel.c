@@ -1,0 +1,259 @@
+#include <errno.h>
+#include <string.h>
+
+#include "app/command.h"
+#include "app/tunnelprobe.h"
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/file.h"
+#include "common/secret.h"
+#include "net/dns.h"
+#include "tunnel/tunnel.h"
+
+#include "common/poison.h"
+
+#define TIMEOUT_MS     30000
+#define PASSWORD_MAX   4096
+#define HOLD_REPORT_MS 1000
+
+/* One run of 'culvert tunnel test'. */
+struct test {
+    const struct cv_cli_call *call;
+    struct cv_loop *loop;
+    struct cv_tunnel *tunnel;
+    struct cv_tunnel_watch watch;
+    struct cv_timer limit;
+    struct cv_tunnelprobe *probe; /* owned; NULL */
+    struct cv_ip ping;
+    int64_t start_us, last_us, hold_ms;
+    bool wants_ping, holding;
+    int code;
+};
+
+/* ---- lines ---- */
+
+static void line(struct test *t, const char *what, const char *detail)
+{
+    int64_t now = cv_clock_mono_us();
+    fprintf(t->call->out, "%-8s ok %8.1f ms  %s\n", what, (double)(now - t->last_us) / 1000,
+            detail);
+    fflush(t->call->out);
+    t->last_us = now;
+}
+
+static void finish(struct test *t, int code)
+{
+    t->code = code;
+    cv_loop_stop(t->loop);
+}
+
+/* What to look at first when a step fails. */
+static const char *advice(const struct cv_tunnel_error *e)
+{
+    switch (e->step) {
+    case CV_TUNNEL_STEP_NONE:
+    case CV_TUNNEL_STEP_RESOLVE:
+        return e->err == -ECONNREFUSED
+                   ? "no server listens there: is the port or protocol another one?"
+               : e->err == -ETIMEDOUT
+                   ? "the address does not answer: a wrong address, or a firewall"
+                   : "check the remote's name and this machine's network";
+    case CV_TUNNEL_STEP_SOCKET:
+        return e->err == -ETIMEDOUT || e->err == -EPIPE
+                   ? "the server does not answer OpenVPN: a wrong port or protocol, a wrong or "
+                     "missing "
+                     "tls-auth/tls-crypt key or key-direction, or something on the way that drops "
+                     "it"
+                   : "no server listens there: is the port or protocol another one?";
+    case CV_TUNNEL_STEP_RESET:
+        return e->err == CV_E_TLS
+                   ? "compare 'ca', 'verify-x509-name', 'tls-version-min' and the clock "
+                     "of this machine with the server"
+                   : "large packets may be lost on the way, or the server refuses the "
+                     "client certificate";
+    case CV_TUNNEL_STEP_TLS:
+    case CV_TUNNEL_STEP_KEYS:
+        return e->err == CV_E_AUTH ? "check user and password" : "the server's log tells more";
+    default:
+        return "the server's log tells more";
+    }
+}
+
+static void tell_failure(struct test *t)
+{
+    const struct cv_tunnel_error *e = cv_tunnel_last_error(t->tunnel);
+    /* The step that was reached last is good; the next one failed. */
+    enum cv_tunnel_step failed = e->step < CV_TUNNEL_STEP_UP ? e->step + 1 : e->step;
+    fprintf(t->call->out, "%-8s FAILED  %s\n", cv_tunnel_step_name(failed),
+            e->err != 0 ? e->text : "no answer in time");
+    fprintf(t->call->err, "culvert: tunnel failed at '%s': %s\nhint: %s\n",
+            cv_tunnel_step_name(failed), e->err != 0 ? e->text : "no answer in time", advice(e));
+}
+
+/* ---- events ---- */
+
+static void on_step(void *arg, enum cv_tunnel_step step, const char *detail)
+{
+    struct test *t = arg;
+    line(t, cv_tunnel_step_name(step), detail);
+}
+
+static void on_probe(void *arg, int err, int64_t rtt_us)
+{
+    struct test *t = arg;
+    char text[64];
+    if (err != 0) {
+        fprintf(t->call->out, "%-8s FAILED  no echo reply\n", "ping");
+        fprintf(t->call->err,
+                "culvert: tunnel failed at 'ping': no echo reply\nhint: the tunnel is up, "
+                "but packets do not come back: does the target answer pings?\n");
+        finish(t, CV_CLI_EXIT_FAILED);
+        return;
+    }
+    snprintf(text, sizeof(text), "round trip %.1f ms", (double)rtt_us / 1000);
+    line(t, "ping", text);
+    finish(t, 0);
+}
+
+static void on_state(struct cv_tunnel_watch *w, enum cv_tunnel_state state)
+{
+    struct test *t = CV_CONTAINER_OF(w, struct test, watch);
+    if (state == CV_TUNNEL_FAILED) {
+        tell_failure(t);
+        finish(t, CV_CLI_EXIT_FAILED);
+    } else if (state == CV_TUNNEL_UP && t->probe == NULL) {
+        int ret = 0;
+        if (t->wants_ping)
+            ret = cv_tunnelprobe_start(t->loop, cv_tunnel_pktif(t->tunnel),
+                                       &cv_tunnel_net(t->tunnel)->ip4, &t->ping, on_probe, t,
+                                       &t->probe);
+        if (ret != 0)
+            fprintf(t->call->err, "culvert: %s\n", cv_err_text(ret));
+        if (ret != 0 || !t->wants_ping)
+            finish(t, ret != 0 ? CV_CLI_EXIT_FAILED : 0);
+    }
+}
+
+static void on_limit(struct cv_timer *timer)
+{
+    struct test *t = CV_CONTAINER_OF(timer, struct test, limit);
+    if (cv_tunnel_state(t->tunnel) == CV_TUNNEL_UP)
+        on_probe(t, -ETIMEDOUT, 0);
+    else
+        tell_failure(t);
+    finish(t, CV_CLI_EXIT_FAILED);
+}
+
+/* ---- the whole ---- */
+
+static int load_password(const struct cv_cli_call *call, char **ret)
+{
+    const char *path = cv_cli_value(call, "password-file");
+    size_t len = 0;
+    *ret = NULL;
+    if (path == NULL)
+        return 0;
+    int err = cv_file_read(path, PASSWORD_MAX, ret, &len);
+    if (err != 0)
+        fprintf(call->err, "culvert: %s cannot be read: %s\n", path, cv_err_text(err));
+    else
+        (*ret)[strcspn(*ret, "\r\n")] = '\0';
+    return err;
+}
+
+static int load_profile(const struct cv_cli_call *call, struct cv_profile **ret)
+{
+    struct cv_profile_error e;
+    char text[600];
+    int err = cv_profile_load(call->args[1], cv_cli_is_set(call, "strict"), &e, ret);
+    if (err != 0) {
+        fprintf(call->err, "culvert: %s\n",
+                cv_profile_error_format(&e, call->args[1], text, sizeof(text)));
+        return err;
+    }
+    for (size_t i = 0; i < (*ret)->n_notes; i++)
+        fprintf(call->out, "%-8s line %u: %s\n", "note", (*ret)->notes[i].line,
+                (*ret)->notes[i].text);
+    return 0;
+}
+
+static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeout_ms)
+{
+    char *why = NULL;
+    int ret = cv_tunnel_new(t->loop, conf, &why, &t->tunnel);
+    if (ret != 0) {
+        fprintf(t->call->err, "culvert: %s\n", why != NULL ? why : cv_err_text(ret));
+        cv_free(why);
+        return CV_CLI_EXIT_FAILED;
+    }
+    t->code = CV_CLI_EXIT_FAILED;
+    t->watch.cb = on_state;
+    cv_timer_init(&t->limit, on_limit);
+    cv_loop_timer(t->loop, &t->limit, timeout_ms);
+    cv_tunnel_set_step_cb(t->tunnel, on_step, t);
+    cv_tunnel_watch(t->tunnel, &t->watch);
+    t->last_us = t->start_us = cv_clock_mono_us();
+    cv_tunnel_start(t->tunnel);
+    cv_loop_run(t->loop);
+    cv_loop_timer_stop(t->loop, &t->limit);
+    cv_tunnelprobe_free(t->probe);
+    cv_tunnel_unwatch(&t->watch);
+    cv_tunnel_free(t->tunnel);
+    cv_loop_turn(t->loop, 0);
+    if (t->code == 0)
+        fprintf(t->call->out, "%-8s ok %8.1f ms  in all\n", "tunnel",
+                (double)(cv_clock_mono_us() - t->start_us) / 1000);
+    return t->code;
+}
+
+int cv_command_tunnel(const struct cv_cli_call *call)
+{
+    struct test t = {.call = call};
+    struct cv_profile *profile = NULL;
+    struct cv_dns *dns = NULL;
+    static struct cv_dns_stats dns_stats;
+    char *password = NULL;
+    const char *timeout = cv_cli_value(call, "timeout"), *ping = cv_cli_value(call, "ping");
+    int64_t timeout_ms = TIMEOUT_MS;
+    int code = CV_CLI_EXIT_FAILED;
+    if (strcmp(call->args[0], "test") != 0) {
+        fprintf(call->err, "culvert: unknown word '%s', wanted 'tunnel test PROFILE'\n",
+                call->args[0]);
+        return CV_CLI_EXIT_USAGE;
+    }
+    if (timeout != NULL && (cv_duration_parse(timeout, &timeout_ms) != 0 || timeout_ms <= 0)) {
+        fprintf(call->err, "culvert: '%s' is no duration, wanted for example 20s\n", timeout);
+        return CV_CLI_EXIT_USAGE;
+    }
+    t.wants_ping = ping != NULL;
+    if (ping != NULL &&
+        (cv_ip_parse(ping, strlen(ping), &t.ping) != 0 || t.ping.family != CV_AF_IP4)) {
+        fprintf(call->err, "culvert: '%s' is no IPv4 address\n", ping);
+        return CV_CLI_EXIT_USAGE;
+    }
+    struct cv_dns_conf dns_conf = {.cache_size = 16};
+    if (load_password(call, &password) != 0 || load_profile(call, &profile) != 0)
+        goto Exit;
+    int ret = cv_loop_new(&t.loop);
+    if (ret == 0)
+        ret = cv_dns_new(t.loop, &dns_conf, &dns_stats, &dns);
+    if (ret != 0) {
+        fprintf(call->err, "culvert: %s\n", cv_err_text(ret));
+        goto Exit;
+    }
+    struct cv_tunnel_conf conf = {.name = call->args[1],
+                                  .profile = profile,
+                                  .username = cv_cli_value(call, "username"),
+                                  .password = password,
+                                  .connect_timeout_ms = timeout_ms,
+                                  .dns = dns};
+    code = run(&t, &conf, timeout_ms);
+Exit:
+    cv_dns_free(dns);
+    if (t.loop != NULL)
+        cv_loop_free(t.loop);
+    cv_profile_free(profile);
+    cv_secret_free(password);
+    return code;
+}
