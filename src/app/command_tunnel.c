@@ -13,9 +13,8 @@
 
 #include "common/poison.h"
 
-#define TIMEOUT_MS     30000
-#define PASSWORD_MAX   4096
-#define HOLD_REPORT_MS 1000
+#define TIMEOUT_MS   30000
+#define PASSWORD_MAX 4096
 
 /* One run of 'culvert tunnel test'. */
 struct test {
@@ -26,8 +25,8 @@ struct test {
     struct cv_timer limit;
     struct cv_tunnelprobe *probe; /* owned; NULL */
     struct cv_ip ping;
-    int64_t start_us, last_us, hold_ms;
-    bool wants_ping, holding;
+    int64_t start_us, last_us;
+    bool wants_ping;
     int code;
 };
 
@@ -82,13 +81,18 @@ static const char *advice(const struct cv_tunnel_error *e)
 
 static void tell_failure(struct test *t)
 {
-    const struct cv_tunnel_error *e = cv_tunnel_last_error(t->tunnel);
+    struct cv_tunnel_error e = *cv_tunnel_last_error(t->tunnel);
+    if (e.err == 0) { /* the time is over in the middle of a step */
+        e.err = -ETIMEDOUT;
+        e.step = (enum cv_tunnel_step)cv_gauge_get(&cv_tunnel_stats(t->tunnel)->step);
+        snprintf(e.text, sizeof(e.text), "no answer in time");
+    }
     /* The step that was reached last is good; the next one failed. */
-    enum cv_tunnel_step failed = e->step < CV_TUNNEL_STEP_UP ? e->step + 1 : e->step;
-    fprintf(t->call->out, "%-8s FAILED  %s\n", cv_tunnel_step_name(failed),
-            e->err != 0 ? e->text : "no answer in time");
-    fprintf(t->call->err, "culvert: tunnel failed at '%s': %s\nhint: %s\n",
-            cv_tunnel_step_name(failed), e->err != 0 ? e->text : "no answer in time", advice(e));
+    enum cv_tunnel_step failed = e.step < CV_TUNNEL_STEP_UP ? e.step + 1 : e.step;
+    const char *name = cv_tunnel_step_name(failed);
+    fprintf(t->call->out, "%-8s FAILED  %s\n", name, e.text);
+    fprintf(t->call->err, "culvert: tunnel failed at '%s': %s\nhint: %s\n", name, e.text,
+            advice(&e));
 }
 
 /* ---- events ---- */
