@@ -63,6 +63,9 @@ static const struct cv_cli_option tunnel_options[] = {
      .help = "whose first line is the password; in place of the profile's"},
     {.name = "timeout", .letter = 't', .arg = "TIME", .help = "of the whole test (default 30s)"},
     {.name = "ping", .arg = "ADDR", .help = "an IPv4 address to ping through the tunnel"},
+    {.name = "watch",
+     .arg = "TIME",
+     .help = "go on for so long, with a ping each second, and tell what happened"},
     {.name = "strict", .help = "refuse a profile that would run programs or touch files"},
 };
 

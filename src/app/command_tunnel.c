@@ -26,7 +26,10 @@ struct test {
     struct cv_tunnelprobe *probe; /* owned; NULL */
     struct cv_ip ping;
     int64_t start_us, last_us;
-    bool wants_ping;
+    int64_t watch_ms; /* how long to go on; 0 = not */
+    unsigned replies;
+    bool wants_ping, was_up;
+    struct cv_timer watch_end;
     int code;
 };
 
@@ -115,27 +118,78 @@ static void on_probe(void *arg, int err, int64_t rtt_us)
         finish(t, CV_CLI_EXIT_FAILED);
         return;
     }
-    snprintf(text, sizeof(text), "round trip %.1f ms", (double)rtt_us / 1000);
-    line(t, "ping", text);
-    finish(t, 0);
+    if (t->replies++ == 0) {
+        snprintf(text, sizeof(text), "round trip %.1f ms", (double)rtt_us / 1000);
+        line(t, "ping", text);
+        cv_loop_timer_stop(t->loop, &t->limit);
+    }
+    if (t->watch_ms == 0)
+        finish(t, 0);
+}
+
+/* The time of watching is over: good if the tunnel is up and answers came. */
+static void on_watch_end(struct cv_timer *timer)
+{
+    struct test *t = CV_CONTAINER_OF(timer, struct test, watch_end);
+    const struct cv_tunnel_stats *s = cv_tunnel_stats(t->tunnel);
+    char text[160];
+    bool good = cv_tunnel_state(t->tunnel) == CV_TUNNEL_UP && (!t->wants_ping || t->replies > 0);
+    snprintf(text, sizeof(text),
+             "replies %u of %u, connections %llu, renegotiations %llu, state %s", t->replies,
+             t->probe != NULL ? cv_tunnelprobe_sent(t->probe) : 0,
+             (unsigned long long)cv_counter_get(&s->ups),
+             (unsigned long long)cv_counter_get(&s->renegotiations),
+             cv_tunnel_state_name(cv_tunnel_state(t->tunnel)));
+    if (good)
+        line(t, "watch", text);
+    else
+        fprintf(t->call->out, "%-8s FAILED  %s\n", "watch", text);
+    finish(t, good ? 0 : CV_CLI_EXIT_FAILED);
+}
+
+static int start_probe(struct test *t)
+{
+    const struct cv_ip *own = &cv_tunnel_net(t->tunnel)->ip4;
+    if (t->probe != NULL) {
+        cv_tunnelprobe_set_from(t->probe, own);
+        return 0;
+    }
+    if (!t->wants_ping)
+        return 0;
+    return cv_tunnelprobe_start(t->loop, cv_tunnel_pktif(t->tunnel), own, &t->ping, t->watch_ms > 0,
+                                on_probe, t, &t->probe);
+}
+
+static void on_up(struct test *t)
+{
+    int ret = start_probe(t);
+    if (ret != 0)
+        fprintf(t->call->err, "culvert: %s\n", cv_err_text(ret));
+    if (ret != 0 || (!t->wants_ping && t->watch_ms == 0)) {
+        finish(t, ret != 0 ? CV_CLI_EXIT_FAILED : 0);
+        return;
+    }
+    if (!t->was_up && t->watch_ms > 0)
+        cv_loop_timer(t->loop, &t->watch_end, t->watch_ms);
+    if (!t->wants_ping)
+        cv_loop_timer_stop(t->loop, &t->limit);
+    t->was_up = true;
 }
 
 static void on_state(struct cv_tunnel_watch *w, enum cv_tunnel_state state)
 {
     struct test *t = CV_CONTAINER_OF(w, struct test, watch);
+    if (t->was_up) {
+        fprintf(t->call->out, "%-8s %s: %s\n", "state", cv_tunnel_state_name(state),
+                state == CV_TUNNEL_UP ? "packets travel again"
+                                      : cv_tunnel_last_error(t->tunnel)->text);
+        fflush(t->call->out);
+    }
     if (state == CV_TUNNEL_FAILED) {
         tell_failure(t);
         finish(t, CV_CLI_EXIT_FAILED);
-    } else if (state == CV_TUNNEL_UP && t->probe == NULL) {
-        int ret = 0;
-        if (t->wants_ping)
-            ret = cv_tunnelprobe_start(t->loop, cv_tunnel_pktif(t->tunnel),
-                                       &cv_tunnel_net(t->tunnel)->ip4, &t->ping, on_probe, t,
-                                       &t->probe);
-        if (ret != 0)
-            fprintf(t->call->err, "culvert: %s\n", cv_err_text(ret));
-        if (ret != 0 || !t->wants_ping)
-            finish(t, ret != 0 ? CV_CLI_EXIT_FAILED : 0);
+    } else if (state == CV_TUNNEL_UP) {
+        on_up(t);
     }
 }
 
@@ -194,6 +248,7 @@ static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeou
     t->code = CV_CLI_EXIT_FAILED;
     t->watch.cb = on_state;
     cv_timer_init(&t->limit, on_limit);
+    cv_timer_init(&t->watch_end, on_watch_end);
     cv_loop_timer(t->loop, &t->limit, timeout_ms);
     cv_tunnel_set_step_cb(t->tunnel, on_step, t);
     cv_tunnel_watch(t->tunnel, &t->watch);
@@ -201,6 +256,7 @@ static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeou
     cv_tunnel_start(t->tunnel);
     cv_loop_run(t->loop);
     cv_loop_timer_stop(t->loop, &t->limit);
+    cv_loop_timer_stop(t->loop, &t->watch_end);
     cv_tunnelprobe_free(t->probe);
     cv_tunnel_unwatch(&t->watch);
     cv_tunnel_free(t->tunnel);
@@ -211,6 +267,17 @@ static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeou
     return t->code;
 }
 
+/* False: it is none, and that was said. Not given: as it was. */
+static bool duration(const struct cv_cli_call *call, const char *option, int64_t *ms)
+{
+    const char *text = cv_cli_value(call, option);
+    if (text == NULL || (cv_duration_parse(text, ms) == 0 && *ms > 0))
+        return true;
+    fprintf(call->err, "culvert: '%s' is no duration for --%s, wanted for example 20s\n", text,
+            option);
+    return false;
+}
+
 int cv_command_tunnel(const struct cv_cli_call *call)
 {
     struct test t = {.call = call};
@@ -218,7 +285,7 @@ int cv_command_tunnel(const struct cv_cli_call *call)
     struct cv_dns *dns = NULL;
     static struct cv_dns_stats dns_stats;
     char *password = NULL;
-    const char *timeout = cv_cli_value(call, "timeout"), *ping = cv_cli_value(call, "ping");
+    const char *ping = cv_cli_value(call, "ping");
     int64_t timeout_ms = TIMEOUT_MS;
     int code = CV_CLI_EXIT_FAILED;
     if (strcmp(call->args[0], "test") != 0) {
@@ -226,10 +293,8 @@ int cv_command_tunnel(const struct cv_cli_call *call)
                 call->args[0]);
         return CV_CLI_EXIT_USAGE;
     }
-    if (timeout != NULL && (cv_duration_parse(timeout, &timeout_ms) != 0 || timeout_ms <= 0)) {
-        fprintf(call->err, "culvert: '%s' is no duration, wanted for example 20s\n", timeout);
+    if (!duration(call, "timeout", &timeout_ms) || !duration(call, "watch", &t.watch_ms))
         return CV_CLI_EXIT_USAGE;
-    }
     t.wants_ping = ping != NULL;
     if (ping != NULL &&
         (cv_ip_parse(ping, strlen(ping), &t.ping) != 0 || t.ping.family != CV_AF_IP4)) {

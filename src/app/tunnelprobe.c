@@ -22,7 +22,8 @@ struct cv_tunnelprobe {
     void *arg;
     uint16_t id, seq;
     int64_t sent_us[16]; /* by seq */
-    bool done;
+    bool go_on, done;
+    unsigned sent;
 };
 
 static uint16_t checksum(const uint8_t *p, size_t len)
@@ -86,6 +87,7 @@ static void ask(struct cv_tunnelprobe *p)
     struct cv_pkt_out pkt = {.iov = {{data, sizeof(data)}}, .iovcnt = 1, .len = sizeof(data)};
     p->sent_us[p->seq % CV_ARRAY_SIZE(p->sent_us)] = cv_clock_mono_us();
     p->seq++;
+    p->sent++;
     (void)cv_pktif_send(p->pi, &pkt, 1);
     cv_loop_timer(p->loop, &p->timer, INTERVAL_MS);
 }
@@ -102,8 +104,10 @@ static void on_input(void *arg, struct cv_pkt_in *pkts, size_t n)
     for (size_t i = 0; i < n && !p->done; i++) {
         if (!cv_tunnelprobe_is_reply(pkts[i].data, pkts[i].len, &p->to, p->id, &seq))
             continue;
-        p->done = true;
-        cv_loop_timer_stop(p->loop, &p->timer);
+        if (!p->go_on) {
+            p->done = true;
+            cv_loop_timer_stop(p->loop, &p->timer);
+        }
         p->cb(p->arg, 0, cv_clock_mono_us() - p->sent_us[seq % CV_ARRAY_SIZE(p->sent_us)]);
     }
 }
@@ -116,7 +120,7 @@ static const struct cv_pktif_user user = {
     .on_input = on_input, .on_writable = on_nothing, .on_changed = on_nothing};
 
 int cv_tunnelprobe_start(struct cv_loop *loop, struct cv_pktif *pi, const struct cv_ip *from,
-                         const struct cv_ip *to, cv_tunnelprobe_cb cb, void *arg,
+                         const struct cv_ip *to, bool go_on, cv_tunnelprobe_cb cb, void *arg,
                          struct cv_tunnelprobe **ret_probe)
 {
     if (from->family != CV_AF_IP4 || to->family != CV_AF_IP4)
@@ -126,12 +130,23 @@ int cv_tunnelprobe_start(struct cv_loop *loop, struct cv_pktif *pi, const struct
         return -ENOMEM;
     *p = (struct cv_tunnelprobe){
         .loop = loop, .pi = pi, .from = *from, .to = *to, .cb = cb, .arg = arg};
+    p->go_on = go_on;
     p->id = (uint16_t)cv_rand_u64();
     cv_timer_init(&p->timer, on_timer);
     cv_pktif_attach(pi, &user, p);
     cv_loop_timer(loop, &p->timer, 0);
     *ret_probe = p;
     return 0;
+}
+
+void cv_tunnelprobe_set_from(struct cv_tunnelprobe *p, const struct cv_ip *from)
+{
+    p->from = *from;
+}
+
+unsigned cv_tunnelprobe_sent(const struct cv_tunnelprobe *p)
+{
+    return p->sent;
 }
 
 void cv_tunnelprobe_free(struct cv_tunnelprobe *p)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 
 from node import CULVERT, SLOW, wait_for
 
@@ -220,3 +221,15 @@ class SoftEther:
     def do(self, *words, hub=False):
         sh("ip", "netns", "exec", self.lab.s, "vpncmd", "localhost:5555", "/SERVER",
            *(["/ADMINHUB:VPNGATE"] if hub else []), "/CMD", *words, cwd=self.lab.dir)
+
+
+def reading(process):
+    """Lines of a process's output as they come, for wait_for()."""
+    got = []
+
+    def read():
+        for line in process.stdout:
+            got.append(line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return got

@@ -1,11 +1,15 @@
 """Our OpenVPN client as an ordinary user against real servers: OpenVPN in every variant of wrapping,
 cipher, transport and framing, and SoftEther as VPN Gate nodes run it."""
 import os
+import re
+import signal
+import subprocess
 
 import pytest
 
 import openvpn_lab
-from openvpn_lab import SERVER, Lab, SoftEther
+from node import wait_for
+from openvpn_lab import INNER, SERVER, Lab, SoftEther, reading
 
 pytestmark = [pytest.mark.netns,
               pytest.mark.skipif(not openvpn_lab.can_run(), reason="needs root, openvpn and /dev/net/tun")]
@@ -140,3 +144,56 @@ def test_softether(lab):
         assert "AES-128-CBC/SHA1, peer-id -1" in out
         code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("bad"))
         assert code == 1 and "refuses the user or password" in err
+
+
+@pytest.mark.parametrize("server,client,proto", [("--reneg-sec 4", "reneg-sec 0", "udp"),
+                                                 ("--reneg-sec 0", "reneg-sec 3", "tcp"),
+                                                 ("--reneg-sec 3", "reneg-sec 3", "udp")])
+def test_renegotiation(lab, server, client, proto):
+    """Whoever begins: new keys come, and no ping is lost for it."""
+    process, port = lab.server(proto, server)
+    code, out, err = lab.test(lab.profile(proto, port, client), "--watch", "11s")
+    lab.stop(process)
+    assert code == 0, out + err
+    replies, asked, ups, renegotiations = map(int, re.search(
+        r"replies (\d+) of (\d+), connections (\d+), renegotiations (\d+)", out).groups())
+    assert ups == 1 and renegotiations >= 1 and replies >= asked - 1 and "state up" in out
+
+
+def test_server_stops_and_goes_on(lab):
+    """A server that hangs is left by ping-restart; once it goes on, the tunnel is up again."""
+    process, port = lab.server("udp", "--ping 1 --ping-restart 30 --push ping~1 --push ping-restart~3")
+    pid = int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout or process.pid)
+    client = subprocess.Popen(lab.command(lab.profile("udp", port, "connect-retry 1"), "--ping", INNER, "--watch", "60s"),
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        out = reading(client)
+        wait_for(lambda: any("round trip" in line for line in out), 20, "the first ping")
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: any("reconnecting" in line for line in out), 20, "the loss to be seen")
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: any("packets travel again" in line for line in out), 40, "the tunnel to be up again")
+    finally:
+        client.terminate()
+        client.wait()
+        client.stdout.close()
+        lab.stop(process)
+
+
+def test_server_restarts(lab):
+    """A server that says good-bye is connected again as soon as it is back."""
+    process, port = lab.server("udp", "--explicit-exit-notify 1")
+    client = subprocess.Popen(lab.command(lab.profile("udp", port, "connect-retry 1"), "--ping", INNER, "--watch", "60s"),
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        out = reading(client)
+        wait_for(lambda: any("round trip" in line for line in out), 20, "the first ping")
+        lab.stop(process)
+        wait_for(lambda: any("reconnecting" in line for line in out), 20, "the good-bye")
+        process, _ = lab.server("udp", "", port)
+        wait_for(lambda: any("packets travel again" in line for line in out), 40, "the tunnel to be up again")
+    finally:
+        client.terminate()
+        client.wait()
+        client.stdout.close()
+        lab.stop(process)

@@ -66,8 +66,8 @@ static void test_probe(void)
     struct cv_loop *loop = test_loop();
     struct cv_tunnelprobe *p = NULL;
     static const struct cv_ip none;
-    T_INT_EQ(cv_tunnelprobe_start(loop, &pi, &none, &to, on_answer, NULL, &p), CV_E_INVALID);
-    T_REQUIRE(cv_tunnelprobe_start(loop, &pi, &from, &to, on_answer, NULL, &p) == 0);
+    T_INT_EQ(cv_tunnelprobe_start(loop, &pi, &none, &to, false, on_answer, NULL, &p), CV_E_INVALID);
+    T_REQUIRE(cv_tunnelprobe_start(loop, &pi, &from, &to, false, on_answer, NULL, &p) == 0);
     TURN_UNTIL(loop, sent == 2); /* it asks again */
     turn_round(last);
     struct cv_pkt_in in = {last, sizeof(last)};
@@ -75,6 +75,18 @@ static void test_probe(void)
     cv_pktif_input(&pi, &in, 1);
     T_INT_EQ(answers, 1);
     T_OK(rtt >= 0);
+    cv_tunnelprobe_free(p);
+    /* It goes on, from another address. */
+    static const struct cv_ip other = {CV_AF_IP4, {10, 0, 0, 9}};
+    T_REQUIRE(cv_tunnelprobe_start(loop, &pi, &from, &to, true, on_answer, NULL, &p) == 0);
+    cv_tunnelprobe_set_from(p, &other);
+    for (unsigned i = 1; i <= 2; i++) {
+        TURN_UNTIL(loop, cv_tunnelprobe_sent(p) == i);
+        T_INT_EQ(last[15], 9);
+        turn_round(last);
+        cv_pktif_input(&pi, &in, 1);
+        T_INT_EQ(answers, 1 + i);
+    }
     cv_tunnelprobe_free(p);
     cv_tunnelprobe_free(NULL);
     T_OK(!cv_pktif_is_attached(&pi));
