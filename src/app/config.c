@@ -602,6 +602,32 @@ static int check_egresses(struct loader *l, const struct cv_config *c)
     return 0;
 }
 
+static int check_tunnels(struct loader *l, const struct cv_config *c)
+{
+    uint32_t list = at(l, 0, "tunnels");
+    char text[200];
+    for (uint32_t i = 0; i < c->tunnels.n; i++) {
+        const struct cv_config_tunnel *t = &c->tunnels.v[i];
+        uint32_t node = cv_yamlmap_item(&l->map, list, i);
+        struct cv_ip ip;
+        for (uint32_t j = 0; j < i; j++) {
+            if (strcmp(t->name, c->tunnels.v[j].name) != 0)
+                continue;
+            snprintf(text, sizeof(text), "is the name of tunnels[%u] already, names must differ",
+                     j);
+            return fail(l, at(l, node, "name"), text);
+        }
+        for (size_t j = 0; j < t->dns.n; j++) {
+            if (cv_ip_parse_any(t->dns.v[j], strlen(t->dns.v[j]), &ip) == 0)
+                continue;
+            snprintf(text, sizeof(text), "'%.80s' is not accepted, wanted an IP address",
+                     t->dns.v[j]);
+            return fail(l, at(l, node, "dns"), text);
+        }
+    }
+    return 0;
+}
+
 static int check_chain(struct loader *l, const struct cv_config *c)
 {
     uint32_t node = at(l, 0, "chain");
@@ -669,6 +695,8 @@ static int check_rules(struct loader *l, struct cv_config *c)
         ret = check_protocol(l, &c->listeners.v[i], cv_yamlmap_item(&l->map, list, i));
     if (ret == 0)
         ret = check_egresses(l, c);
+    if (ret == 0)
+        ret = check_tunnels(l, c);
     if (ret == 0)
         ret = check_login(l, c);
     if (ret == 0)

@@ -15,6 +15,7 @@
 #define CV_CONFIG_MAX_BYTES     (1u << 20)
 #define CV_CONFIG_MAX_EGRESSES  1000
 #define CV_CONFIG_MAX_LISTENERS 1024
+#define CV_CONFIG_MAX_TUNNELS   200
 
 /* A list of values; the same layout for every type. */
 #define CV_CONFIG_LIST(type)                                                                       \
@@ -81,6 +82,17 @@ struct cv_config_egress {
     struct cv_config_health *health; /* NULL: not checked */
 };
 
+/* A VPN connection of this node. */
+struct cv_config_tunnel {
+    char *name;
+    char *profile;
+    char *username;      /* "" = that of the profile */
+    char *password_file; /* "" = none */
+    int strict;          /* 0 false, 1 true */
+    int64_t connect_timeout;
+    CV_CONFIG_LIST(char *) dns;
+};
+
 /* Texts are never NULL; an option that is not set has its default. Durations are milliseconds. */
 struct cv_config {
     char *path; /* as it was given */
@@ -100,6 +112,7 @@ struct cv_config {
     } control_plane;
     CV_CONFIG_LIST(struct cv_config_listener) listeners;
     CV_CONFIG_LIST(struct cv_config_egress) egresses;
+    CV_CONFIG_LIST(struct cv_config_tunnel) tunnels;
     struct {
         char *listen; /* "" = off */
         char *token;  /* a secret; "" = none */

@@ -324,6 +324,60 @@ static const struct cv_section egress_section =
     SECTION(egress_rows, struct cv_config_egress,
             "What this node adds to egresses of the snapshot, by their ids.");
 
+static const struct cv_option tunnel_rows[] = {
+    {.key = "name",
+     .type = CV_OPTION_ID,
+     .flags = CV_OPTION_REQUIRED,
+     .min = 1,
+     .max = 64,
+     AT(struct cv_config_tunnel, name),
+     .help = "What a backend of kind `tunnel` in the snapshot has as its `addr`; unique."},
+    {.key = "profile",
+     .type = CV_OPTION_PATH,
+     .flags = CV_OPTION_REQUIRED,
+     .min = 1,
+     .max = 4096,
+     AT(struct cv_config_tunnel, profile),
+     .help = "OpenVPN profile (`.ovpn`). Try it with `culvert tunnel test`. Read again on SIGHUP."},
+    {.key = "username",
+     .type = CV_OPTION_TEXT,
+     .def = "",
+     .max = 255,
+     AT(struct cv_config_tunnel, username),
+     .help = "For servers that want a login. Empty: as the profile says."},
+    {.key = "password_file",
+     .type = CV_OPTION_PATH,
+     .def = "",
+     .max = 4096,
+     AT(struct cv_config_tunnel, password_file),
+     .help = "File whose first line is the password. Read again on SIGHUP."},
+    {.key = "strict",
+     .type = CV_OPTION_ENUM,
+     .def = "false",
+     .names = bool_names,
+     AT(struct cv_config_tunnel, strict),
+     .help = "Refuse a profile with directives that would run programs or touch files or the host, "
+             "in place of ignoring them."},
+    {.key = "connect_timeout",
+     .type = CV_OPTION_DURATION,
+     .def = "20s",
+     .min = 1000,
+     .max = HOUR,
+     AT(struct cv_config_tunnel, connect_timeout),
+     .help = "Of one attempt on one server of the profile."},
+    {.key = "dns",
+     .type = CV_OPTION_TEXTS,
+     .max = 8,
+     AT(struct cv_config_tunnel, dns),
+     .help = "Addresses of name servers that are asked through the tunnel, in place of those that "
+             "the server pushes."},
+};
+static const struct cv_section tunnel_section = SECTION(
+    tunnel_rows, struct cv_config_tunnel,
+    "VPN connections that are kept up inside the process, without a network device and without "
+    "privileges. Sessions that a policy sends to a tunnel that is not up wait for it, as long as "
+    "`limits.connect_timeout` and at most 10 s, and are then refused.");
+
 static const struct cv_option snapshot_rows[] = {
     {.key = "file",
      .type = CV_OPTION_PATH,
@@ -730,6 +784,12 @@ static const struct cv_option root_rows[] = {
      .section = &egress_section,
      AT(struct cv_config, egresses),
      .help = "What this node adds to egresses of the snapshot."},
+    {.key = "tunnels",
+     .type = CV_OPTION_SECTIONS,
+     .max = CV_CONFIG_MAX_TUNNELS,
+     .section = &tunnel_section,
+     AT(struct cv_config, tunnels),
+     .help = "VPN connections, by names that backends of kind `tunnel` refer to."},
     {.key = "admin",
      .type = CV_OPTION_SECTION,
      .section = &admin_section,

@@ -15,6 +15,7 @@
 #include "app/front.h"
 #include "app/signals.h"
 #include "app/systemd.h"
+#include "app/tunnels.h"
 #include "app/upgrade.h"
 #include "common/alloc.h"
 #include "common/clock.h"
@@ -74,6 +75,7 @@ struct runtime {
     struct cv_tls_pool *tls_pool;
     struct cv_accounts *accounts;
     struct cv_crew *crew;
+    struct cv_tunnels *tunnels; /* NULL: the config has had none yet */
     struct cv_front *front;
     struct cv_source *source;
     struct cv_sync *sync;   /* NULL: the snapshot is a file */
@@ -135,6 +137,14 @@ static struct cv_egress *make_upstream(struct runtime *rt, const struct cv_egres
     return cv_egress_upstream_new(b, &opts, stats);
 }
 
+static bool has_tunnel(const struct runtime *rt, const char *name)
+{
+    for (size_t i = 0; i < rt->config->tunnels.n; i++)
+        if (strcmp(rt->config->tunnels.v[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 static struct cv_egress *make_egress(void *arg, const struct cv_egress_def *def)
 {
     struct runtime *rt = arg;
@@ -146,6 +156,14 @@ static struct cv_egress *make_egress(void *arg, const struct cv_egress_def *def)
         return cv_egress_chain_new(def, stats, rt->members, make_egress, rt, cv_loop_now(rt->loop));
     if (b->kind == CV_BACKEND_HTTP || b->kind == CV_BACKEND_SOCKS5)
         return make_upstream(rt, def, b);
+    if (b->kind == CV_BACKEND_TUNNEL) {
+        if (!has_tunnel(rt, b->addr->s))
+            cv_warn(DOMAIN,
+                    "egress '%s' names the tunnel '%s', which the config does not have, its "
+                    "dials fail",
+                    def->id->s, b->addr->s);
+        return cv_egress_tunnel_new(def, cv_tunnels_exits(rt->tunnels), b->addr->s, stats);
+    }
     return cv_egress_unavailable_new(def, stats);
 }
 
@@ -616,6 +634,8 @@ static int start(struct runtime *rt)
     ret = cv_crew_start(workers, &rt->node, rt->settings, &rt->crew);
     if (ret != 0)
         return start_failed(rt, ret, "workers: %s", cv_err_text(ret));
+    if ((ret = cv_tunnels_apply(&rt->tunnels, rt->config)) != 0)
+        return start_failed(rt, ret, "tunnels: %s", cv_err_text(ret));
     rt->checks =
         cv_checks_new(rt->loop, cv_crew_workers(rt->crew), cv_crew_count(rt->crew), rt->members);
     if ((ret = start_source(rt)) != 0 || (ret = start_front(rt)) != 0)
@@ -804,6 +824,8 @@ static void reload(struct runtime *rt, bool by_signal)
     configure_log(next);
     apply_settings(rt);
     apply_access_log(rt, old, by_signal);
+    if (cv_tunnels_apply(&rt->tunnels, next) != 0)
+        cv_error(DOMAIN, "tunnels cannot be started, sessions that need one are refused");
     apply_egresses(rt, by_signal);
     apply_sources(rt, old, by_signal);
     if (rt->admin != NULL && strcmp(old->admin.token, next->admin.token) != 0)
@@ -1013,6 +1035,7 @@ static void stop(struct runtime *rt)
         cv_checks_free(rt->checks);
     }
     rt->unclean = !cv_crew_join(rt->crew);
+    cv_tunnels_stop(rt->tunnels);
     if (rt->stats_stream != NULL && rt->settings != NULL && rt->settings->stats_interval_ms > 0)
         write_stats(rt);
     cv_alog_stream_close(rt->stats_stream);
@@ -1021,6 +1044,7 @@ static void stop(struct runtime *rt)
         return; /* what is left over may still use the rest */
     cv_offload_free(rt->node.offload);
     cv_crew_free(rt->crew);
+    cv_tunnels_free(rt->tunnels);
     cv_alog_free(rt->node.alog);
     cv_active_holder_free(rt->node.active);
     cv_tls_pool_free(rt->tls_pool);

@@ -18,14 +18,15 @@
 
 #include "common/poison.h"
 
-#define PORT_FIRST   16384u
-#define PORT_LAST    65535u
-#define PORT_TRIES   4096
-#define SMALL        512  /* payload of a segment that is better joined with others */
-#define JOIN_AFTER   16   /* buffers in the list from which on small ones are joined */
-#define JOIN_SIZE    4096 /* size of what they are joined in */
-#define ORPHAN_TICKS 250  /* without progress: slow ticks of 100 ms until a closed connection ends \
-                           */
+#define PORT_FIRST 16384u
+#define PORT_LAST  65535u
+#define PORT_TRIES 4096
+#define SMALL      512  /* payload of a segment that is better joined with others */
+#define JOIN_AFTER 16   /* buffers in the list from which on small ones are joined */
+#define JOIN_SIZE  4096 /* size of what they are joined in */
+#define ORPHAN_TICKS                                                                               \
+    250 /* without progress: slow ticks of 100 ms until a closed connection ends                   \
+         */
 
 struct stream {
     struct cv_stream super;
