@@ -31,6 +31,17 @@ struct cv_admin_listener {
 };
 typedef void (*cv_admin_listener_cb)(void *arg, const struct cv_admin_listener *l);
 
+struct cv_netif_stats;
+struct cv_tunnel_stats;
+/* One tunnel as it is now. Borrowed during the callback. */
+struct cv_admin_tunnel {
+    const char *name;
+    int state; /* enum cv_tunnel_state */
+    const struct cv_netif_stats *net;
+    const struct cv_tunnel_stats *stats; /* NULL: it could not be made */
+};
+typedef void (*cv_admin_tunnel_cb)(void *arg, const struct cv_admin_tunnel *t);
+
 /* What the API can see. Copied by cv_admin_start(), with the text of node_id; everything else that
  * it points to is borrowed and outlives the API. */
 struct cv_sync_status;
@@ -51,6 +62,8 @@ struct cv_admin_view {
     void (*each_member)(void *arg, cv_member_cb fn, void *fn_arg);
     /* How the snapshot is fetched; false, or NULL: it is not. */
     bool (*sync)(void *arg, struct cv_sync_status *ret);
+    /* NULL: the node has none. */
+    void (*each_tunnel)(void *arg, cv_admin_tunnel_cb fn, void *fn_arg);
 };
 
 struct cv_admin;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "admin/prom.h"
+#include "admin/tunnels.h"
 #include "common/alloc.h"
 #include "common/err.h"
 #include "common/sys.h"
@@ -659,6 +660,7 @@ int cv_exposition_write(const struct cv_admin_view *v, struct cv_buf *buf)
         ret = put_members(&p, v);
     if (ret != 0)
         return ret;
+    cv_admin_tunnels_expose(&p, v);
     put_certificates(&p, v);
     put_snapshot(&p, v);
     put_sync(&p, v);

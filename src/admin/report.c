@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "admin/tunnels.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "control/sync.h"
@@ -295,6 +296,7 @@ int cv_report_status(const struct cv_admin_view *v, struct cv_buf *buf)
     cv_registry_each_egress(v->registry, put_egress, &w);
     cv_jsonw_array_end(&w);
     put_members(&w, v);
+    cv_admin_tunnels_report(&w, v);
     put_totals(&w, v);
     cv_jsonw_object_end(&w);
     return cv_jsonw_end(&w);

@@ -280,6 +280,24 @@ static void each_member(void *arg, cv_member_cb fn, void *fn_arg)
     cv_checks_each_single(rt->checks, now, fn, fn_arg);
 }
 
+struct tunnel_fn {
+    cv_admin_tunnel_cb fn;
+    void *arg;
+};
+
+static void on_tunnel(void *arg, const struct cv_tunnels_info *i)
+{
+    struct tunnel_fn *f = arg;
+    f->fn(f->arg, &(struct cv_admin_tunnel){
+                      .name = i->name, .state = i->state, .net = i->net, .stats = i->stats});
+}
+
+static void each_tunnel(void *arg, cv_admin_tunnel_cb fn, void *fn_arg)
+{
+    struct runtime *rt = arg;
+    cv_tunnels_each(rt->tunnels, on_tunnel, &(struct tunnel_fn){.fn = fn, .arg = fn_arg});
+}
+
 /* ---- timers ---- */
 
 static void on_recheck_worker(struct cv_worker *w, void *arg)
@@ -468,6 +486,7 @@ static int start_admin(struct runtime *rt)
         .readiness = readiness,
         .each_listener = each_listener,
         .each_member = each_member,
+        .each_tunnel = each_tunnel,
         .sync = sync_status,
     };
     int ret = cv_admin_start(rt->loop, &conf, &view, &rt->admin);

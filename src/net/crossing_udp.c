@@ -8,8 +8,8 @@
 
 #include "common/poison.h"
 
-#define QUEUE_MAX (256u << 10) /* bytes that wait in one direction, with the headers of datagrams  \
-                                */
+/* Bytes that wait in one direction, with the heads of datagrams. */
+#define QUEUE_MAX (256u << 10)
 
 enum {
     KIND_DATA = 0, /* a struct head, then the payload */

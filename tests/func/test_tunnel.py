@@ -156,6 +156,13 @@ def test_sessions_leave_by_the_tunnel(lab, tmp_path, proto):
             reply, s = connect(n, "nothing.test", 80)
             assert reply[0] == 4  # no such host
             s.close()
+            tunnel, = n.status()["tunnels"]
+            assert tunnel["name"] == "office" and tunnel["state"] == "up"
+            assert tunnel["bytes_in"] > 3 << 20 and tunnel["bytes_out"] > 3 << 20
+            assert tunnel["tcp_established"] >= 10 and tunnel["tcp_rtt_us"] > 0
+            metrics = n.metrics()
+            assert metrics['culvert_tunnel_up{tunnel="office"}'] == 1
+            assert metrics['culvert_tunnel_bytes_in_total{tunnel="office"}'] >= tunnel["bytes_in"]
             wait_for(lambda: any(r.get("decision") == "tunnel:office" and r["result"] == "ok" and
                                  r["bytes_down"] == (3 << 20) + 32 for r in n.records()), what="the record")
     finally:
