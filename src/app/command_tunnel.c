@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "app/command.h"
+#include "app/tunnelfetch.h"
 #include "app/tunnelprobe.h"
 #include "common/alloc.h"
 #include "common/clock.h"
@@ -24,12 +25,15 @@ struct test {
     struct cv_tunnel_watch watch;
     struct cv_timer limit;
     struct cv_tunnelprobe *probe; /* owned; NULL */
+    struct cv_tunnelfetch *fetch; /* owned; NULL */
+    struct cv_tunnelfetch_url url;
     struct cv_ip ping;
     int64_t start_us, last_us;
     int64_t watch_ms; /* how long to go on; 0 = not */
     unsigned replies;
-    bool wants_ping, was_up;
+    bool wants_ping, wants_url, was_up;
     struct cv_timer watch_end;
+    struct cv_task fetch_task;
     int code;
 };
 
@@ -106,6 +110,47 @@ static void on_step(void *arg, enum cv_tunnel_step step, const char *detail)
     line(t, cv_tunnel_step_name(step), detail);
 }
 
+static void on_fetch(void *arg, int err, int status, uint64_t bytes)
+{
+    struct test *t = arg;
+    char text[96];
+    if (err != 0) {
+        fprintf(t->call->out, "%-8s FAILED  %s\n", "fetch", cv_err_text(err));
+        fprintf(t->call->err,
+                "culvert: tunnel failed at 'fetch': %s\nhint: the tunnel is up; does the URL "
+                "answer, and may this user reach it through the server?\n",
+                cv_err_text(err));
+        finish(t, CV_CLI_EXIT_FAILED);
+        return;
+    }
+    snprintf(text, sizeof(text), "HTTP status %d, %llu bytes", status, (unsigned long long)bytes);
+    line(t, "fetch", text);
+    finish(t, 0);
+}
+
+/* What there is to do through the tunnel is done, but for the URL. */
+static void fetch_or_finish(struct test *t)
+{
+    const struct cv_tunnel_net *net = cv_tunnel_net(t->tunnel);
+    struct cv_net_addresses own = {.ip4 = net->ip4, .ip6 = net->ip6};
+    if (!t->wants_url) {
+        finish(t, 0);
+        return;
+    }
+    cv_tunnelprobe_free(t->probe);
+    t->probe = NULL;
+    t->wants_ping = false;
+    int ret = cv_tunnelfetch_start(t->loop, cv_tunnel_pktif(t->tunnel), &own, &t->url, on_fetch, t,
+                                   &t->fetch);
+    if (ret != 0)
+        on_fetch(t, ret, 0, 0);
+}
+
+static void on_fetch_task(struct cv_task *task)
+{
+    fetch_or_finish(CV_CONTAINER_OF(task, struct test, fetch_task));
+}
+
 static void on_probe(void *arg, int err, int64_t rtt_us)
 {
     struct test *t = arg;
@@ -121,10 +166,12 @@ static void on_probe(void *arg, int err, int64_t rtt_us)
     if (t->replies++ == 0) {
         snprintf(text, sizeof(text), "round trip %.1f ms", (double)rtt_us / 1000);
         line(t, "ping", text);
-        cv_loop_timer_stop(t->loop, &t->limit);
+        if (!t->wants_url)
+            cv_loop_timer_stop(t->loop, &t->limit);
     }
+    /* Not from within the probe's own call. */
     if (t->watch_ms == 0)
-        finish(t, 0);
+        cv_loop_next(t->loop, &t->fetch_task);
 }
 
 /* The time of watching is over: good if the tunnel is up and answers came. */
@@ -165,13 +212,15 @@ static void on_up(struct test *t)
     int ret = start_probe(t);
     if (ret != 0)
         fprintf(t->call->err, "culvert: %s\n", cv_err_text(ret));
-    if (ret != 0 || (!t->wants_ping && t->watch_ms == 0)) {
-        finish(t, ret != 0 ? CV_CLI_EXIT_FAILED : 0);
+    if (ret != 0)
+        finish(t, CV_CLI_EXIT_FAILED);
+    else if (!t->wants_ping && t->watch_ms == 0 && t->fetch == NULL)
+        fetch_or_finish(t);
+    if (ret != 0 || t->wants_url)
         return;
-    }
     if (!t->was_up && t->watch_ms > 0)
         cv_loop_timer(t->loop, &t->watch_end, t->watch_ms);
-    if (!t->wants_ping)
+    if (!t->wants_ping && t->watch_ms > 0)
         cv_loop_timer_stop(t->loop, &t->limit);
     t->was_up = true;
 }
@@ -196,7 +245,9 @@ static void on_state(struct cv_tunnel_watch *w, enum cv_tunnel_state state)
 static void on_limit(struct cv_timer *timer)
 {
     struct test *t = CV_CONTAINER_OF(timer, struct test, limit);
-    if (cv_tunnel_state(t->tunnel) == CV_TUNNEL_UP)
+    if (t->fetch != NULL)
+        on_fetch(t, -ETIMEDOUT, 0, 0);
+    else if (cv_tunnel_state(t->tunnel) == CV_TUNNEL_UP)
         on_probe(t, -ETIMEDOUT, 0);
     else
         tell_failure(t);
@@ -247,6 +298,7 @@ static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeou
     }
     t->code = CV_CLI_EXIT_FAILED;
     t->watch.cb = on_state;
+    t->fetch_task.fn = on_fetch_task;
     cv_timer_init(&t->limit, on_limit);
     cv_timer_init(&t->watch_end, on_watch_end);
     cv_loop_timer(t->loop, &t->limit, timeout_ms);
@@ -258,6 +310,7 @@ static int run(struct test *t, const struct cv_tunnel_conf *conf, int64_t timeou
     cv_loop_timer_stop(t->loop, &t->limit);
     cv_loop_timer_stop(t->loop, &t->watch_end);
     cv_tunnelprobe_free(t->probe);
+    cv_tunnelfetch_free(t->fetch);
     cv_tunnel_unwatch(&t->watch);
     cv_tunnel_free(t->tunnel);
     cv_loop_turn(t->loop, 0);
@@ -299,6 +352,13 @@ int cv_command_tunnel(const struct cv_cli_call *call)
     if (ping != NULL &&
         (cv_ip_parse(ping, strlen(ping), &t.ping) != 0 || t.ping.family != CV_AF_IP4)) {
         fprintf(call->err, "culvert: '%s' is no IPv4 address\n", ping);
+        return CV_CLI_EXIT_USAGE;
+    }
+    const char *url = cv_cli_value(call, "url");
+    t.wants_url = url != NULL;
+    if (url != NULL && (t.watch_ms > 0 || cv_tunnelfetch_parse(url, &t.url) != 0)) {
+        fprintf(call->err,
+                "culvert: --url wants http://ADDRESS[:PORT]/PATH, and no --watch beside it\n");
         return CV_CLI_EXIT_USAGE;
     }
     struct cv_dns_conf dns_conf = {.cache_size = 16};

@@ -13,6 +13,7 @@ import threading
 from node import CULVERT, SLOW, wait_for
 
 SERVER, CLIENT, INNER = "10.99.0.1", "10.99.0.2", "198.18.0.1"
+BIG = 2 << 20
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
@@ -46,6 +47,7 @@ class Lab:
         try:
             self._namespaces()
             self._keys()
+            self._web()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -69,6 +71,17 @@ class Lab:
             sh("ip", "-n", ns, "link", "set", dev, "up")
         sh("ip", "-n", self.s, "addr", "add", INNER + "/32", "dev", "lo")
         self.dev = {self.s: v0, self.c: v1}
+
+    def _web(self):
+        """INNER answers on port 8080: /big is BIG bytes, of which some compress well."""
+        os.mkdir(self.path("web"))
+        with open(self.path("web/big"), "wb") as f:
+            f.write(b"".join(os.urandom(4096) + bytes(4096) for _ in range(BIG // 8192)))
+        p = self.spawn(["python3", "-m", "http.server", "8080", "--bind", INNER, "--directory", self.path("web")],
+                       "web.log")
+        wait_for(lambda: p.poll() is None and subprocess.run(
+            ["ip", "netns", "exec", self.s, "bash", "-c", f"exec 3<>/dev/tcp/{INNER}/8080"],
+            capture_output=True).returncode == 0, 20, "the web server", step=0.1)
 
     def path(self, name):
         return os.path.join(self.dir, name)

@@ -9,7 +9,7 @@ import pytest
 
 import openvpn_lab
 from node import wait_for
-from openvpn_lab import INNER, SERVER, Lab, SoftEther, reading
+from openvpn_lab import BIG, INNER, SERVER, Lab, SoftEther, reading
 
 pytestmark = [pytest.mark.netns,
               pytest.mark.skipif(not openvpn_lab.can_run(), reason="needs root, openvpn and /dev/net/tun")]
@@ -60,6 +60,14 @@ def lab():
         yield made
 
 
+URL = f"http://{INNER}:8080/big"
+
+
+def got_all(out):
+    """The answer has come whole: the body and a head."""
+    return BIG < int(re.search(r"HTTP status 200, (\d+) bytes", out).group(1)) < BIG + 1000
+
+
 def lines(lab, text):
     out = []
     for line in text.split("\n"):
@@ -72,10 +80,11 @@ def test_variant(lab, name):
     proto, server, client, wanted = VARIANTS[name]
     process, port = lab.server(proto, server)
     profile = lab.profile(proto, port, lines(lab, client))
-    code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("good"))
+    code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("good"), "--url", URL)
     lab.stop(process)
     assert code == 0, out + err
     assert "round trip" in out and wanted in out
+    assert got_all(out)
 
 
 def test_wrong_password(lab):
@@ -112,11 +121,11 @@ def test_loss(lab):
     process, port = lab.server("udp", "")
     lab.lose(10)
     try:
-        code, out, err = lab.test(lab.profile("udp", port))
+        code, out, err = lab.test(lab.profile("udp", port), "--url", f"http://{INNER}:8080/", timeout=90)
     finally:
         lab.lose(0)
         lab.stop(process)
-    assert code == 0, out + err
+    assert code == 0 and "HTTP status 200" in out, out + err
 
 
 @pytest.mark.parametrize("mtu", [1280, 1400])
@@ -124,11 +133,11 @@ def test_narrow_link(lab, mtu):
     process, port = lab.server("udp", "")
     lab.mtu(mtu)
     try:
-        code, out, err = lab.test(lab.profile("udp", port))
+        code, out, err = lab.test(lab.profile("udp", port), "--url", URL)
     finally:
         lab.mtu(1500)
         lab.stop(process)
-    assert code == 0, out + err
+    assert code == 0 and got_all(out), out + err
 
 
 @pytest.mark.skipif(not os.path.exists(SoftEther.BIN), reason="needs softether-vpnserver")
@@ -139,8 +148,8 @@ def test_softether(lab):
                          else f"remote {SERVER} {port}" if line.startswith("remote ") else line
                          for line in exported.split("\n")).replace("\n", "\r\n")
         profile = lab.write(f"softether-{proto}.ovpn", text)
-        code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("good"))
-        assert code == 0, out + err
+        code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("good"), "--url", URL)
+        assert code == 0 and got_all(out), out + err
         assert "AES-128-CBC/SHA1, peer-id -1" in out
         code, out, err = lab.test(profile, "--username", "vpn", "--password-file", lab.path("bad"))
         assert code == 1 and "refuses the user or password" in err
