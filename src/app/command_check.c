@@ -10,6 +10,7 @@
 #include "common/secret.h"
 #include "net/tls.h"
 #include "policy/snapshot.h"
+#include "tunnel/profile.h"
 
 #include "common/poison.h"
 
@@ -62,6 +63,54 @@ static int check_config(const char *path, struct fault *fault, struct cv_config 
         cv_tls_client_ctx_unref(tls);
     }
     *ret_config = c;
+    return 0;
+}
+
+/* The profiles of tunnels. */
+static int check_profiles(const char *path, const struct cv_config *c, struct fault *fault)
+{
+    for (size_t i = 0; i < c->tunnels.n; i++) {
+        const struct cv_config_tunnel *t = &c->tunnels.v[i];
+        struct cv_profile_error e = {0};
+        struct cv_profile *profile = NULL;
+        char text[600];
+        int ret = cv_profile_load(t->profile, t->strict != 0, &e, &profile);
+        cv_profile_free(profile);
+        if (ret == 0)
+            continue;
+        fault->stage = "config";
+        snprintf(fault->text, sizeof(fault->text), "%s: tunnels[%zu].profile: %s", path, i,
+                 cv_profile_error_format(&e, t->profile, text, sizeof(text)));
+        return ret;
+    }
+    return 0;
+}
+
+static bool has_tunnel(const struct cv_config *c, const char *name)
+{
+    for (size_t i = 0; i < c->tunnels.n; i++)
+        if (strcmp(c->tunnels.v[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Tunnels are the node's own: those that the snapshot names must be there. */
+static int check_tunnel_names(const char *path, const struct cv_snapshot *s,
+                              const struct cv_config *c, struct fault *fault)
+{
+    for (uint32_t i = 0; i < cv_snapshot_n_egresses(s); i++) {
+        const struct cv_egress_def *e = cv_snapshot_egress(s, i);
+        for (uint32_t k = 0; k < e->n_members; k++) {
+            const struct cv_backend *b = &e->members[k].backend;
+            if (b->kind != CV_BACKEND_TUNNEL || has_tunnel(c, b->addr->s))
+                continue;
+            fault->stage = "compile";
+            snprintf(fault->text, sizeof(fault->text),
+                     "%s: egresses.%s: the config has no tunnel named '%s'", path, e->id->s,
+                     b->addr->s);
+            return CV_E_NOTFOUND;
+        }
+    }
     return 0;
 }
 
@@ -151,6 +200,8 @@ int cv_command_check(const struct cv_cli_call *call)
         config_path = DEFAULT_CONFIG;
     if (config_path != NULL)
         ret = check_config(config_path, &fault, &config);
+    if (ret == 0 && config != NULL)
+        ret = check_profiles(config_path, config, &fault);
     if (ret == 0 && config != NULL && !json)
         fprintf(call->out, "%s: good, node_id '%s', %zu listener%s\n", config_path, config->node_id,
                 config->listeners.n, config->listeners.n == 1 ? "" : "s");
@@ -161,6 +212,8 @@ int cv_command_check(const struct cv_cli_call *call)
             node_id = config != NULL ? config->node_id : "";
         ret = check_snapshot(snapshot_path, node_id, &fault, &snapshot);
     }
+    if (ret == 0 && config != NULL)
+        ret = check_tunnel_names(snapshot_path, snapshot, config, &fault);
     if (json)
         print_json(call, ret == 0, &fault, snapshot);
     else if (ret != 0)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 
@@ -15,6 +16,7 @@ import pytest
 import openvpn_lab
 from node import (Node, SLOW, policy, recv_all, recv_exact, snapshot, socks_auth, socks_reply, socks_request, wait_for)
 from openvpn_lab import INNER, NOBODY, Lab
+from udp import Association
 
 pytestmark = [pytest.mark.netns,
               pytest.mark.skipif(not openvpn_lab.can_run(), reason="needs root, openvpn and /dev/net/tun")]
@@ -167,6 +169,45 @@ def test_sessions_leave_by_the_tunnel(lab, tmp_path, proto):
                                  r["bytes_down"] == (3 << 20) + 32 for r in n.records()), what="the record")
     finally:
         lab.stop(server)
+
+
+def test_datagrams_leave_by_the_tunnel(lab, tmp_path):
+    server, port = lab.server("udp", "--data-ciphers AES-256-GCM")
+    try:
+        with node(lab, tmp_path, lab.profile("udp", port)) as n:
+            up(n)
+            with Association(n) as a:
+                for data in (b"x", bytes(1200), bytes(range(256)) * 40):
+                    # The first may be lost on the way: these are datagrams.
+                    for _ in range(3):
+                        a.send(data, (INNER, 7001))
+                    got, sender = a.recv()
+                    while got != data:
+                        got, sender = a.recv()
+                    assert sender == (INNER, 7001)
+                a.send(b"by name", ("inner.test", 7001))
+                while got != b"by name":
+                    got, sender = a.recv()
+    finally:
+        lab.stop(server)
+
+
+def test_check_knows_the_tunnels(lab, tmp_path):
+    profile = lab.profile("udp", 1194)
+    with inside(lab.c):
+        n = Node(tmp_path, doc=document(), binary=lab.culvert, start=False,
+                 tunnels=[{"name": "office", "profile": profile}])
+        run = [lab.culvert, "check", "-c", n.config_path]
+        good = subprocess.run(run, capture_output=True, text=True)
+        assert good.returncode == 0, good
+        n.config["tunnels"][0]["name"] = "other"
+        n.write_config()
+        bad = subprocess.run(run, capture_output=True, text=True)
+        assert bad.returncode != 0 and "the config has no tunnel named 'office'" in bad.stderr
+        n.config["tunnels"] = [{"name": "office", "profile": os.path.join(n.dir, "missing.ovpn")}]
+        n.write_config()
+        bad = subprocess.run(run, capture_output=True, text=True)
+        assert bad.returncode != 0 and "tunnels[0].profile" in bad.stderr
 
 
 def test_refused_while_down_then_served(lab, tmp_path):
