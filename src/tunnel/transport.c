@@ -26,7 +26,8 @@
 #define SEND_MSGS    32
 #define GSO_SEGMENTS 64
 #define GSO_BYTES    65000
-#define ROUNDS_MAX   8 /* receive calls in a row before other work has its turn */
+#define ROUNDS_MAX   8  /* receive calls in a row before other work has its turn */
+#define QUICK_READS  64 /* whose TCP ACKs do not wait: the server's small writes wait for them */
 #define SOCKET_BUF   (4 << 20)
 
 struct cv_transport {
@@ -39,6 +40,7 @@ struct cv_transport {
     bool open_posted, flush_posted, more_posted;
     bool gso, blocked, wants_writable;
     int family;
+    unsigned reads;
     uint64_t bytes_in, bytes_out, dropped;
 
     /* Committed packets: 'out' from out_at to out_end; UDP also their lengths. */
@@ -391,6 +393,10 @@ static int read_tcp(struct cv_transport *t)
         return ret;
     if (got == 0)
         return -EPIPE;
+    if (t->reads++ < QUICK_READS) {
+        int on = 1; /* the kernel forgets it again by itself */
+        (void)cv_sys_setsockopt(t->io.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+    }
     t->bytes_in += got;
     t->in_len += got;
     while (t->in_len - at >= 2) {

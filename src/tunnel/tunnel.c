@@ -39,9 +39,11 @@ struct cv_tunnel {
     bool freed, was_up;
     struct cv_client *client; /* owned; NULL while none */
     struct cv_dns_query query;
-    struct cv_timer timer; /* the pause before the next attempt */
+    struct cv_task ask6_task; /* a query does not start from within another's callback */
+    struct cv_timer timer;    /* the pause before the next attempt */
     struct cv_task free_task, notify_task;
-    bool notify_posted;
+    bool notify_posted, ask6_posted;
+    bool asked6;      /* of this attempt's name */
     size_t remote;    /* index of the one that is tried */
     size_t tried;     /* remotes in a row without success */
     size_t untrusted; /* of which the certificate was not good */
@@ -133,6 +135,9 @@ static void hang_up(struct cv_tunnel *t, bool bye)
 {
     cv_loop_timer_stop(t->loop, &t->timer);
     cv_dns_query_cancel(&t->query);
+    if (t->ask6_posted)
+        (void)cv_loop_next_cancel(t->loop, &t->ask6_task);
+    t->ask6_posted = false;
     cv_client_close(t->client, bye);
     t->client = NULL;
     gauge_set(&t->stats.step, CV_TUNNEL_STEP_NONE);
@@ -311,18 +316,42 @@ static void dial(struct cv_tunnel *t, const struct cv_ip *ip)
     }
 }
 
+static void ask(struct cv_tunnel *t, enum cv_family family);
+
+static void on_ask6(struct cv_task *task)
+{
+    struct cv_tunnel *t = CV_CONTAINER_OF(task, struct cv_tunnel, ask6_task);
+    t->ask6_posted = false;
+    ask(t, CV_AF_IP6);
+}
+
 static void on_resolved(struct cv_dns_query *q, int err, const struct cv_ip *ips, size_t n)
 {
     struct cv_tunnel *t = CV_CONTAINER_OF(q, struct cv_tunnel, query);
+    const struct cv_profile_remote *r = &t->p->remotes[t->remote];
     char text[256];
     if (err == 0) {
         dial(t, &ips[cv_rand_below((uint32_t)n)]);
         return;
     }
-    snprintf(text, sizeof(text), "the server's name '%.150s': %s", t->p->remotes[t->remote].host,
-             cv_err_text(err));
+    if (r->net == CV_PROFILE_NET_ANY && !t->asked6) {
+        t->asked6 = t->ask6_posted = true;
+        cv_loop_next(t->loop, &t->ask6_task);
+        return;
+    }
+    snprintf(text, sizeof(text), "the server's name '%.150s': %s", r->host, cv_err_text(err));
     note_error(t, err, CV_TUNNEL_STEP_RESOLVE, text);
     next(t, true, 0);
+}
+
+static void ask(struct cv_tunnel *t, enum cv_family family)
+{
+    const struct cv_profile_remote *r = &t->p->remotes[t->remote];
+    struct cv_host host;
+    if (cv_host_parse(r->host, strlen(r->host), &host) != 0)
+        return;
+    t->query.cb = on_resolved;
+    cv_dns_query_start(&t->query, t->dns, host.name, family);
 }
 
 static void attempt(struct cv_tunnel *t)
@@ -340,9 +369,8 @@ static void attempt(struct cv_tunnel *t)
         note_error(t, CV_E_UNAVAILABLE, CV_TUNNEL_STEP_RESOLVE, "there is no resolver for names");
         next(t, true, 0);
     } else {
-        t->query.cb = on_resolved;
-        cv_dns_query_start(&t->query, t->dns, host.name,
-                           r->net == CV_PROFILE_NET_IP6 ? CV_AF_IP6 : CV_AF_IP4);
+        t->asked6 = r->net == CV_PROFILE_NET_IP6;
+        ask(t, t->asked6 ? CV_AF_IP6 : CV_AF_IP4);
     }
 }
 
@@ -416,6 +444,7 @@ int cv_tunnel_new(struct cv_loop *loop, const struct cv_tunnel_conf *conf, char 
     t->pktif.mtu = 1400;
     t->free_task.fn = free_now;
     t->notify_task.fn = on_notify;
+    t->ask6_task.fn = on_ask6;
     cv_timer_init(&t->timer, on_pause_over);
     cv_list_init(&t->watches);
     t->connect_timeout_ms = conf->connect_timeout_ms > 0 ? conf->connect_timeout_ms

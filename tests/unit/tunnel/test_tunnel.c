@@ -286,6 +286,46 @@ static void test_silence(void)
     finish();
 }
 
+/* A name is asked for in both families; one that is only in the second is dialled there. */
+static void test_names(void)
+{
+    static struct cv_dns_stats stats;
+    static const struct {
+        const char *remote;
+        bool resolves;
+    } cases[] = {{"localhost", true}, {"no-such-name.invalid", false}};
+    for (size_t i = 0; i < CV_ARRAY_SIZE(cases); i++) {
+        struct cv_dns *dns = NULL;
+        struct cv_profile_error e;
+        char text[4600], *why = NULL;
+        static const char *const nobody[] = {"127.0.0.1:1"};
+        struct cv_dns_conf dc = {
+            .servers = nobody, .n_servers = 1, .timeout_ms = 100, .attempts = 1};
+        loop = test_loop();
+        fake_begin(&server, loop);
+        snprintf(text, sizeof(text), "client\nremote %s %u udp\n<ca>\n%s</ca>\n", cases[i].remote,
+                 server.port, fake_ca);
+        T_REQUIRE(cv_dns_new(loop, &dc, &stats, &dns) == 0);
+        T_REQUIRE(cv_profile_parse(text, strlen(text), NULL, false, &e, &profile) == 0);
+        struct cv_tunnel_conf conf = {.name = "t", .profile = profile, .dns = dns};
+        T_REQUIRE(cv_tunnel_new(loop, &conf, &why, &tunnel) == 0);
+        cv_tunnel_start(tunnel);
+        if (cases[i].resolves)
+            TURN_UNTIL(loop, UP());
+        else
+            TURN_UNTIL(loop, cv_tunnel_last_error(tunnel)->err != 0);
+        T_INT_EQ(cv_tunnel_last_error(tunnel)->step,
+                 cases[i].resolves ? CV_TUNNEL_STEP_NONE : CV_TUNNEL_STEP_RESOLVE);
+        cv_tunnel_free(tunnel);
+        cv_loop_turn(loop, 0);
+        cv_dns_free(dns);
+        fake_end(&server);
+        cv_loop_turn(loop, 0);
+        cv_profile_free(profile);
+        test_loop_end(loop);
+    }
+}
+
 static void test_forbidden_cipher(void)
 {
     begin("data-ciphers AES-128-GCM\n");
@@ -334,6 +374,7 @@ int main(void)
     T_RUN(test_restart);
     T_RUN(test_ping_restart);
     T_RUN(test_silence);
+    T_RUN(test_names);
     T_RUN(test_forbidden_cipher);
     T_RUN(test_bad_profile);
     fake_cert_end();
