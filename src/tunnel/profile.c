@@ -118,7 +118,7 @@ static int number(struct parser *s, size_t i, uint64_t min, uint64_t max, uint64
 
 static int number32(struct parser *s, size_t i, uint32_t min, uint32_t max, uint32_t *ret)
 {
-    uint64_t v;
+    uint64_t v = 0;
     int err = number(s, i, min, max, &v);
     if (err == 0)
         *ret = (uint32_t)v;
@@ -311,8 +311,8 @@ static int take_remote(struct parser *s)
 
 static int take_proto(struct parser *s)
 {
-    bool tcp;
-    enum cv_profile_net net;
+    bool tcp = false;
+    enum cv_profile_net net = CV_PROFILE_NET_ANY;
     int err = proto(s, 1, &tcp, &net);
     if (err != 0)
         return err;
