@@ -65,7 +65,7 @@ static const struct cv_cli_option tunnel_options[] = {
     {.name = "ping", .arg = "ADDR", .help = "an IPv4 address to ping through the tunnel"},
     {.name = "url",
      .arg = "URL",
-     .help = "an http:// URL with an address as its host, to fetch through the tunnel"},
+     .help = "an http:// URL to fetch, its name resolved through the tunnel too"},
     {.name = "watch",
      .arg = "TIME",
      .help = "go on for so long, with a ping each second, and tell what happened"},

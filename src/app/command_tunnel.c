@@ -31,7 +31,7 @@ struct test {
     int64_t start_us, last_us;
     int64_t watch_ms; /* how long to go on; 0 = not */
     unsigned replies;
-    bool wants_ping, wants_url, was_up;
+    bool wants_ping, wants_url, resolved, was_up;
     struct cv_timer watch_end;
     struct cv_task fetch_task;
     int code;
@@ -115,17 +115,28 @@ static void on_fetch(void *arg, int err, int status, uint64_t bytes)
     struct test *t = arg;
     char text[96];
     if (err != 0) {
-        fprintf(t->call->out, "%-8s FAILED  %s\n", "fetch", cv_err_text(err));
-        fprintf(t->call->err,
-                "culvert: tunnel failed at 'fetch': %s\nhint: the tunnel is up; does the URL "
-                "answer, and may this user reach it through the server?\n",
-                cv_err_text(err));
+        bool dns = !t->resolved && !cv_host_is_ip(&t->url.target.host);
+        const char *step = dns ? "dns" : "fetch";
+        fprintf(t->call->out, "%-8s FAILED  %s\n", step, cv_err_text(err));
+        fprintf(t->call->err, "culvert: tunnel failed at '%s': %s\nhint: the tunnel is up; %s\n",
+                step, cv_err_text(err),
+                dns ? "do the DNS servers that were pushed answer, or were none pushed?"
+                    : "does the URL answer, and may this user reach it through the server?");
         finish(t, CV_CLI_EXIT_FAILED);
         return;
     }
     snprintf(text, sizeof(text), "HTTP status %d, %llu bytes", status, (unsigned long long)bytes);
     line(t, "fetch", text);
     finish(t, 0);
+}
+
+static void on_dns(void *arg, const struct cv_ip *ip)
+{
+    struct test *t = arg;
+    char text[CV_IP_STRLEN], detail[CV_IP_STRLEN + 300];
+    snprintf(detail, sizeof(detail), "%s is %s", t->url.target.host.name, cv_ip_format(ip, text));
+    line(t, "dns", detail);
+    t->resolved = true;
 }
 
 /* What there is to do through the tunnel is done, but for the URL. */
@@ -140,8 +151,8 @@ static void fetch_or_finish(struct test *t)
     cv_tunnelprobe_free(t->probe);
     t->probe = NULL;
     t->wants_ping = false;
-    int ret = cv_tunnelfetch_start(t->loop, cv_tunnel_pktif(t->tunnel), &own, &t->url, on_fetch, t,
-                                   &t->fetch);
+    int ret = cv_tunnelfetch_start(t->loop, cv_tunnel_pktif(t->tunnel), &own, &t->url, net->dns,
+                                   net->n_dns, on_dns, on_fetch, t, &t->fetch);
     if (ret != 0)
         on_fetch(t, ret, 0, 0);
 }
@@ -358,7 +369,7 @@ int cv_command_tunnel(const struct cv_cli_call *call)
     t.wants_url = url != NULL;
     if (url != NULL && (t.watch_ms > 0 || cv_tunnelfetch_parse(url, &t.url) != 0)) {
         fprintf(call->err,
-                "culvert: --url wants http://ADDRESS[:PORT]/PATH, and no --watch beside it\n");
+                "culvert: --url wants http://HOST[:PORT]/PATH, and no --watch beside it\n");
         return CV_CLI_EXIT_USAGE;
     }
     struct cv_dns_conf dns_conf = {.cache_size = 16};

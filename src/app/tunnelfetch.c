@@ -6,6 +6,7 @@
 
 #include "common/alloc.h"
 #include "common/err.h"
+#include "netstack/resolver.h"
 
 #include "common/poison.h"
 
@@ -15,10 +16,13 @@ struct cv_tunnelfetch {
     struct cv_netstack *ns; /* owned */
     struct cv_netif *nif;   /* owned */
     struct cv_netif_stats stats;
+    struct cv_resolver *resolver; /* owned; NULL: the URL has an address */
+    struct cv_resolve question;
     struct cv_net_connect connect;
     struct cv_stream *stream; /* owned; NULL until connected */
     struct cv_tunnelfetch_url url;
     cv_tunnelfetch_cb cb;
+    cv_tunnelfetch_dns_cb on_dns;
     void *arg;
     char request[CV_TUNNELFETCH_PATH_MAX + 256];
     size_t len, sent;
@@ -41,8 +45,6 @@ int cv_tunnelfetch_parse(const char *url, struct cv_tunnelfetch_url *ret_url)
             return CV_E_PARSE;
     if (cv_target_parse(host, (size_t)(path - host), 80, &ret_url->target) != 0)
         return CV_E_PARSE;
-    if (!cv_host_is_ip(&ret_url->target.host))
-        return CV_E_UNSUPPORTED;
     snprintf(ret_url->path, sizeof(ret_url->path), "%s", n > 0 ? path : "/");
     return 0;
 }
@@ -108,8 +110,42 @@ static void on_connect(struct cv_net_connect *c, int err, struct cv_stream *stre
     on_event(f, stream, CV_STREAM_WRITE);
 }
 
+static void dial(struct cv_tunnelfetch *f, const struct cv_ip *ip)
+{
+    struct cv_endpoint to = {.ip = *ip, .port = f->url.target.port};
+    cv_netif_connect(f->nif, &f->connect, &to);
+}
+
+static void on_resolved(struct cv_resolve *q, int err, const struct cv_ip *ips, size_t n)
+{
+    struct cv_tunnelfetch *f = CV_CONTAINER_OF(q, struct cv_tunnelfetch, question);
+    if (err != 0) {
+        finish(f, err);
+        return;
+    }
+    f->on_dns(f->arg, &ips[0]);
+    dial(f, &ips[0]);
+}
+
+static int resolve(struct cv_tunnelfetch *f, const struct cv_ip *dns, size_t n_dns)
+{
+    struct cv_endpoint servers[CV_RESOLVER_SERVERS_MAX];
+    size_t n = CV_MIN(n_dns, (size_t)CV_RESOLVER_SERVERS_MAX);
+    for (size_t i = 0; i < n; i++)
+        servers[i] = (struct cv_endpoint){.ip = dns[i], .port = 53};
+    int ret = cv_resolver_new(f->nif, &f->resolver);
+    if (ret != 0)
+        return ret;
+    cv_resolver_set_servers(f->resolver, servers, n);
+    f->question.cb = on_resolved;
+    cv_resolve_start(&f->question, f->resolver, f->url.target.host.name,
+                     f->nif->addresses.ip4.family != CV_AF_NONE ? CV_AF_IP4 : CV_AF_IP6);
+    return 0;
+}
+
 int cv_tunnelfetch_start(struct cv_loop *loop, struct cv_pktif *pi,
                          const struct cv_net_addresses *own, const struct cv_tunnelfetch_url *url,
+                         const struct cv_ip *dns, size_t n_dns, cv_tunnelfetch_dns_cb on_dns,
                          cv_tunnelfetch_cb cb, void *arg, struct cv_tunnelfetch **ret_fetch)
 {
     struct cv_tunnelfetch *f = cv_try_zalloc(sizeof(*f));
@@ -118,6 +154,7 @@ int cv_tunnelfetch_start(struct cv_loop *loop, struct cv_pktif *pi,
         return -ENOMEM;
     f->url = *url;
     f->cb = cb;
+    f->on_dns = on_dns;
     f->arg = arg;
     f->connect.cb = on_connect;
     int n =
@@ -132,8 +169,14 @@ int cv_tunnelfetch_start(struct cv_loop *loop, struct cv_pktif *pi,
         cv_tunnelfetch_free(f);
         return ret;
     }
-    struct cv_endpoint to = {.ip = url->target.host.ip, .port = url->target.port};
-    cv_netif_connect(f->nif, &f->connect, &to);
+    if (cv_host_is_ip(&url->target.host))
+        dial(f, &url->target.host.ip);
+    else
+        ret = resolve(f, dns, n_dns);
+    if (ret != 0) {
+        cv_tunnelfetch_free(f);
+        return ret;
+    }
     *ret_fetch = f;
     return 0;
 }
@@ -145,6 +188,7 @@ void cv_tunnelfetch_free(struct cv_tunnelfetch *f)
     if (f->nif != NULL)
         cv_netif_cancel(f->nif, &f->connect);
     cv_stream_close(f->stream, true);
+    cv_resolver_free(f->resolver);
     cv_netif_close(f->nif);
     cv_netstack_free(f->ns);
     cv_free(f);

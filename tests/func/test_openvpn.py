@@ -117,6 +117,14 @@ def test_nobody_listens(lab):
     assert code == 1 and "no server listens there" in err
 
 
+def test_no_dns_server(lab):
+    """A name is never asked of anybody but the tunnel's servers."""
+    process, port = lab.server("udp", "")
+    code, out, err = lab.test(lab.profile("udp", port), "--url", "http://name.example/")
+    lab.stop(process)
+    assert code == 1 and "failed at 'dns'" in err
+
+
 def test_loss(lab):
     process, port = lab.server("udp", "")
     lab.lose(10)
