@@ -585,6 +585,25 @@ static void unkeep(struct socks *s, struct window *w)
     h->kept_len = 0;
 }
 
+/* While an association lives nothing is said on its control connection. What comes all the same is
+ * read and forgotten, up to a bound. The client's end of it is the end of the association (RFC 1928
+ * section 7), and the proper one. */
+static void read_control(struct socks *s)
+{
+    struct hello *h = &s->hello;
+    size_t n = 1;
+    int ret = 0;
+    while (ret == 0 && n > 0 && h->said < CONTROL_MAX_BYTES) {
+        ret = cv_stream_recv(s->client, s->super.worker->scratch, CV_SCRATCH_SIZE, &n);
+        if (ret == 0)
+            h->said += (uint32_t)n;
+    }
+    if (ret == 0 && n > 0)
+        hang_up(s, CV_STAGE_SPLICE, CV_E_PROTO);
+    else if (ret != -EAGAIN)
+        hang_up(s, CV_STAGE_SPLICE, ret); /* 0: its proper end */
+}
+
 /* Go on with the handshake as far as the client's bytes lead. The window holds what there is
  * already. Answers to several messages that came at once leave in one piece. */
 static void advance(struct socks *s, struct window *w)
@@ -606,6 +625,9 @@ static void advance(struct socks *s, struct window *w)
     cv_secret_clear(w->buf, w->top);
     if (ret < 0 && s->state != SOCKS_STATE_ENDED)
         client_gone(s, ret);
+    /* The client's end may have come along with its request, and is not announced again. */
+    else if (s->state == SOCKS_STATE_UDP)
+        read_control(s);
 }
 
 static void read_hello(struct socks *s)
@@ -635,25 +657,6 @@ static void read_early(struct socks *s)
         ret = keep(s, &w);
     if (ret < 0)
         client_gone(s, ret);
-}
-
-/* While an association lives nothing is said on its control connection. What comes all the same is
- * read and forgotten, up to a bound. The client's end of it is the end of the association (RFC 1928
- * section 7), and the proper one. */
-static void read_control(struct socks *s)
-{
-    struct hello *h = &s->hello;
-    size_t n = 1;
-    int ret = 0;
-    while (ret == 0 && n > 0 && h->said < CONTROL_MAX_BYTES) {
-        ret = cv_stream_recv(s->client, s->super.worker->scratch, CV_SCRATCH_SIZE, &n);
-        if (ret == 0)
-            h->said += (uint32_t)n;
-    }
-    if (ret == 0 && n > 0)
-        hang_up(s, CV_STAGE_SPLICE, CV_E_PROTO);
-    else if (ret != -EAGAIN)
-        hang_up(s, CV_STAGE_SPLICE, ret); /* 0: its proper end */
 }
 
 void cv_socks5_serve(const struct cv_inbound *in)

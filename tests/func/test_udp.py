@@ -1,5 +1,6 @@
 """SOCKS5 UDP ASSOCIATE over the direct egress."""
 import os
+import signal
 import socket
 import struct
 import threading
@@ -315,6 +316,23 @@ def test_half_close_ends_it(node, echo):
         a.control.shutdown(socket.SHUT_WR)
         assert recv_all(a.control) == b""
         wait_for(lambda: node.metrics()["culvert_udp_associations"] == 0)
+
+
+def test_half_close_glued_to_the_request(node):
+    """The client's end is there when its request is read: one event tells of both."""
+    many = [node.connect() for _ in range(5)]
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        for s in many:
+            s.sendall(socks_greeting("u") + socks_auth("u", "p") + b"\5\3\0\1\0\0\0\0\0\0")
+            s.shutdown(socket.SHUT_WR)
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    for s in many:
+        assert recv_exact(s, 4) == b"\5\2\1\0"
+        assert socks_reply(s)[0] == 0
+        assert recv_all(s) == b""
+    wait_for(lambda: node.metrics()["culvert_udp_associations"] == 0)
 
 
 def test_words_on_the_control_connection(node, echo):
