@@ -344,8 +344,9 @@ static void cache_keeps_to_the_ttl(void)
         int64_t over_ms; /* asked again */
     } cases[] = {
         {"60.192-0-2-1.ttl.test", 59000, 61000},
-        {"0.192-0-2-2.ttl.test", 500, 1100},              /* at least a second */
-        /* Above 2^31, which is to be taken as zero (RFC 2181 s.8); c-ares 1.34 makes it 2^31 - 1. */
+        {"0.192-0-2-2.ttl.test", 500, 1100}, /* at least a second */
+        /* Above 2^31, which is to be taken as zero (RFC 2181 s.8); c-ares 1.34 makes it 2^31 - 1.
+         */
         {"4000000000.192-0-2-3.ttl.test", 500, 3601000},
         {"1000000.192-0-2-3.ttl.test", 3590000, 3601000}, /* at most an hour */
         {"cname.test", 4500, 5100},                       /* the shortest of the chain */
