@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "app/advice.h"
 #include "app/command.h"
 #include "app/config.h"
 #include "app/tlsconf.h"
@@ -169,13 +170,14 @@ static void print_json(const struct cv_cli_call *call, bool ok, const struct fau
     cv_jsonw_init(&w, &buf);
     cv_jsonw_object(&w, NULL);
     cv_jsonw_bool(&w, "ok", ok);
-    if (ok) {
+    if (ok)
         cv_jsonw_uint(&w, "schema_version", 1);
+    if (ok && s != NULL) {
         cv_jsonw_uint(&w, "version", cv_snapshot_version(s));
         cv_jsonw_uint(&w, "users", cv_snapshot_n_users(s));
         cv_jsonw_uint(&w, "routing_policies", cv_snapshot_n_policies(s));
         cv_jsonw_uint(&w, "egresses", cv_snapshot_n_egresses(s));
-    } else {
+    } else if (!ok) {
         cv_jsonw_str(&w, "stage", fault->stage);
         cv_jsonw_str(&w, "error", fault->text);
     }
@@ -205,26 +207,31 @@ int cv_command_check(const struct cv_cli_call *call)
     if (ret == 0 && config != NULL && !json)
         fprintf(call->out, "%s: good, node_id '%s', %zu listener%s\n", config_path, config->node_id,
                 config->listeners.n, config->listeners.n == 1 ? "" : "s");
-    if (ret == 0) {
+    if (ret == 0 && snapshot_path == NULL && config->control_plane.snapshot_url[0] != '\0') {
+        if (!json)
+            fprintf(call->out, "the snapshot is fetched and was not looked at\n");
+    } else if (ret == 0) {
         if (snapshot_path == NULL)
             snapshot_path = config->snapshot.file;
         if (node_id == NULL)
             node_id = config != NULL ? config->node_id : "";
         ret = check_snapshot(snapshot_path, node_id, &fault, &snapshot);
     }
-    if (ret == 0 && config != NULL)
+    if (ret == 0 && config != NULL && snapshot != NULL)
         ret = check_tunnel_names(snapshot_path, snapshot, config, &fault);
     if (json)
         print_json(call, ret == 0, &fault, snapshot);
     else if (ret != 0)
         fprintf(call->err, "%s\n", fault.text);
-    else
+    else if (snapshot != NULL)
         fprintf(
             call->out,
             "%s: good, version %llu, %u users, %u routing policies, %u egresses, %u selectors\n",
             snapshot_path, (unsigned long long)cv_snapshot_version(snapshot),
             cv_snapshot_n_users(snapshot), cv_snapshot_n_policies(snapshot),
             cv_snapshot_n_egresses(snapshot), cv_snapshot_n_selectors(snapshot));
+    if (ret == 0 && snapshot != NULL && !json)
+        cv_advice_write(call->err, snapshot_path, snapshot, config_path, config);
     cv_snapshot_unref(snapshot);
     cv_config_free(config);
     return ret == 0 ? 0 : CV_CLI_EXIT_FAILED;

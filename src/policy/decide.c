@@ -104,6 +104,35 @@ int32_t cv_decide_explain(const struct cv_snapshot *s, uint32_t policy, const st
     return -1;
 }
 
+/* True: no host has it as its name or as the end of its name. */
+static bool is_dead(const struct cv_selector *sel)
+{
+    struct cv_host host;
+    if (sel->is_blank || sel->kind == CV_SEL_PREFIX || sel->kind == CV_SEL_KEYWORD)
+        return false;
+    return sel->kind == CV_SEL_NONE || cv_host_parse(sel->text, sel->len, &host) != 0 ||
+           cv_host_is_ip(&host);
+}
+
+void cv_decide_each_dead(const struct cv_snapshot *s, cv_decide_dead_cb cb, void *arg)
+{
+    for (uint32_t p = 0; p < s->n_policies; p++) {
+        for (uint32_t r = 0; r < s->policies[p].n_routes; r++) {
+            const struct cv_route_def *route = &s->routes[s->policies[p].first_route + r];
+            for (uint32_t i = 0; i < route->n_selectors; i++) {
+                const struct cv_selector_text *t = &s->selector_texts[route->first_selector + i];
+                const char *text = s->selector_text + t->off;
+                struct cv_selector sel;
+                if (cv_selector_parse(text, t->len, &sel) != 0 || !is_dead(&sel))
+                    continue;
+                struct cv_selector_match m = {.kind = sel.kind, .index = i};
+                snprintf(m.text, sizeof(m.text), "%.*s", (int)t->len, text);
+                cb(arg, cv_rcstr_text(s->policies[p].id), r, &m);
+            }
+        }
+    }
+}
+
 struct cv_rcstr *cv_verdict_label(const struct cv_snapshot *s, const struct cv_verdict *v)
 {
     switch (v->action) {

@@ -45,5 +45,11 @@ struct cv_selector_match {
  * Returns the route index or -1. Slower than cv_decide(); for explain and for tests. */
 int32_t cv_decide_explain(const struct cv_snapshot *s, uint32_t policy, const struct cv_host *host,
                           struct cv_selector_match *ret_match);
+/* A selector that can match no host, because it is none: an address with a typing error, say, which
+ * counts as the suffix of names. 'route' and 'm->index' as in the document. */
+typedef void (*cv_decide_dead_cb)(void *arg, const char *policy, uint32_t route,
+                                  const struct cv_selector_match *m);
+/* Name all of them; for people. */
+void cv_decide_each_dead(const struct cv_snapshot *s, cv_decide_dead_cb cb, void *arg);
 /* "direct", "block", or the egress label; borrowed from the snapshot. */
 struct cv_rcstr *cv_verdict_label(const struct cv_snapshot *s, const struct cv_verdict *v);

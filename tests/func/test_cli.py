@@ -53,6 +53,24 @@ def test_check_names_the_path(tmp_path):
     assert r.returncode == 1 and ":3:" in r.stderr + r.stdout
 
 
+def test_check_warns(tmp_path):
+    """What is allowed and hardly meant is said, and is no error."""
+    doc = snapshot(policies={"default": policy(block("10.0.0.0/33"))})
+    (tmp_path / "snapshot.json").write_text(json.dumps(doc))
+    config = tmp_path / "culvert.yaml"
+    config.write_text('node_id: n\nlisteners: [{ name: main, listen: "127.0.0.1:0", protocol: socks5, no_auth_user: nobody }]\n')
+    r = culvert("check", "-c", str(config))
+    assert r.returncode == 0
+    assert "routes[0].selectors[0]: '10.0.0.0/33' matches no host" in r.stderr
+    assert "listeners[0].no_auth_user: the snapshot has no user 'nobody'" in r.stderr
+    assert culvert("check", "-c", str(config), "--json").stderr == ""
+    # A snapshot that is fetched is not there to be looked at.
+    config.write_text(config.read_text() + "control_plane: { snapshot_url: 'http://127.0.0.1:1/' }\n")
+    r = culvert("check", "-c", str(config))
+    assert r.returncode == 0 and "fetched" in r.stdout
+    assert json.loads(culvert("check", "-c", str(config), "--json").stdout) == {"ok": True, "schema_version": 1}
+
+
 def test_explain(tmp_path):
     doc = snapshot(policies={"default": policy(block("ads.test"), {"selectors": ["corp.test", "10.0.0.0/8"],
                                                                    "action": {"type": "egress", "egress": "px"}})},
