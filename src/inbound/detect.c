@@ -138,9 +138,10 @@ static void serve(struct detect *d, enum cv_listener_protocol protocol, const ui
     leave(d);
 }
 
-static bool is_letter(uint8_t c)
+/* RFC 9112 2.2: an empty line may stand before a request. */
+static bool may_begin_http(uint8_t c)
 {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '\r' || c == '\n';
 }
 
 /* The first bytes of the application are here. */
@@ -150,7 +151,7 @@ static void choose(struct detect *d, const uint8_t *early, size_t len)
         serve(d, d->conf->protocol, early, len);
     else if (early[0] == FIRST_BYTE_SOCKS5)
         serve(d, CV_LISTENER_SOCKS5, early, len);
-    else if (is_letter(early[0]))
+    else if (may_begin_http(early[0]))
         serve(d, CV_LISTENER_HTTP, early, len);
     else
         refuse(d, CV_STAGE_PARSE, CV_E_PROTO);

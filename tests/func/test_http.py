@@ -84,6 +84,16 @@ def test_host_is_taken_from_the_uri(node, web):
     assert web.requests[0]["low"]["host"] == f"127.0.0.1:{web.port}"
 
 
+def test_empty_line_before_a_request(node, web):
+    """RFC 9112 2.2: also before the first one, where the protocol is told by the first byte."""
+    s = node.connect()
+    reply = Reply(s)
+    for _ in range(2):
+        s.sendall(b"\r\n" + get(f"http://127.0.0.1:{web.port}/"))
+        assert reply.next()[0] == 200
+    assert len(web.requests) == 2
+
+
 BAD = {
     "length and coding": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
     "two lengths": b"Content-Length: 5\r\nContent-Length: 6\r\n",

@@ -229,7 +229,8 @@ static const struct row rows[] = {
     ROW(MIXED, false, "C", 'h', "C", 0, NULL),
     ROW(MIXED, false, "\x04\x01", 0, NULL, CV_STAGE_PARSE, "\"protocol\":\"mixed\""),
     ROW(MIXED, false, "\x16TLS\x05", 0, NULL, CV_STAGE_PARSE, NULL),
-    ROW(MIXED, false, "\r\n", 0, NULL, CV_STAGE_PARSE, NULL),
+    ROW(MIXED, false, "\r\nGET /", 'h', "\r\nGET /", 0, NULL), /* RFC 9112 2.2 */
+    ROW(MIXED, false, "\n", 'h', "\n", 0, NULL),
     ROW(MIXED, false, " GET", 0, NULL, CV_STAGE_PARSE, NULL),
     ROW(MIXED, false, "@", 0, NULL, CV_STAGE_PARSE, NULL),
     ROW(MIXED, false, "[", 0, NULL, CV_STAGE_PARSE, NULL),
